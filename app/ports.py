@@ -1,0 +1,353 @@
+"""The doors between the core and the world: what a store, a live store, a register, a dispatcher must do.
+
+Each port has an adapter in memory and a real one, and one contract suite in ``tests/contract`` that both pass.
+Adapters hold no rule of their own: what a run may do is said in :mod:`app.transitions`, what a role is in
+:mod:`app.roles`.
+
+Every method of every port may raise :class:`app.errors.ServerUnavailable` after a bounded wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from app.models.deployment import Deployment
+from app.models.event import Event, NewEvent
+from app.models.flow import Flow, FlowVersion
+from app.models.heartbeat import Heartbeat, RegisteredInstance
+from app.models.role import QueueStats, RegisterSnapshot
+from app.models.run import Run, RunError, RunStatus, WorkerRef
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a list. ``next`` is given back as ``after`` to read on; ``None`` where the list ends."""
+
+    items: list[T]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs a list shows; ``None`` means any."""
+
+    deployment: str | None = None
+    variant: str | None = None
+    role: str | None = None
+    status: RunStatus | None = None
+    session: str | None = None
+    """``meta.session_id``, compared as text."""
+
+
+# --- the durable store -------------------------------------------------------------------------------------------
+
+
+class Store(Protocol):
+    """Flows, deployments and the ledger of runs; durable before a call returns."""
+
+    def ping(self) -> None:
+        """Ask the server something real."""
+
+    def prepare(self) -> None:
+        """Make the indexes. Safe to call again and from several processes at once."""
+
+    # Flows
+    def save_version(
+        self, flow_id: str, *, flow_name: str, document: Mapping[str, Any], content_hash: str,
+        needs: tuple[tuple[str, ...], ...], title: str, now: str,
+    ) -> tuple[FlowVersion, bool]:  # fmt: skip
+        """Store a version unless the flow has one with that hash; return it and whether it is new."""
+
+    def publish(self, flow_id: str, version_id: str, *, now: str) -> Flow:
+        """Make a version the published one.
+
+        Raises:
+            NotFound: no such flow or version.
+        """
+
+    def get_flow(self, flow_id: str) -> Flow | None: ...
+    def list_flows(self, *, after: str | None = None, limit: int = 100) -> Page[Flow]:
+        """List flows by id."""
+
+    def get_version(self, flow_id: str, version_id: str) -> FlowVersion | None: ...
+    def list_versions(self, flow_id: str, *, after: str | None = None, limit: int = 100) -> Page[FlowVersion]:
+        """List a flow's versions, newest number first."""
+
+    # Deployments
+    def put_deployment(self, deployment: Deployment) -> None:
+        """Create a deployment with rev 1, or replace the one whose rev is one less.
+
+        Raises:
+            RevConflict: the stored rev is another.
+        """
+
+    def get_deployment(self, deployment_id: str) -> Deployment | None: ...
+    def list_deployments(self, *, after: str | None = None, limit: int = 100) -> Page[Deployment]:
+        """List deployments by id."""
+
+    def delete_deployment(self, deployment_id: str) -> bool:
+        """Delete it; return whether it was there. Its runs stay."""
+
+    # The ledger
+    def insert_run(self, run: Run) -> Run | None:
+        """Insert a run. Return ``None``, or the run that already has its deployment and idempotency key."""
+
+    def get_run(self, run_id: str) -> Run | None: ...
+    def find_run(self, deployment_id: str, idempotency_key: str) -> Run | None: ...
+    def mirror_run(self, run: Run) -> bool:
+        """Bring the ledger up to ``run`` if it is newer (``rev``) and the stored one has not ended.
+
+        ``input`` and the idempotency fields in the ledger are kept. Return whether it changed anything; an unknown
+        run, an older or equal rev, or an ended record change nothing.
+        """
+
+    def list_runs(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
+        """List runs, newest first. ``after`` is a cursor that stays right while runs are added.
+
+        Raises:
+            BadRequest: ``after`` is no cursor of ours.
+        """
+
+    def append_events(self, run_id: str, events: Sequence[Event]) -> None:
+        """Store events of a run; those already stored (by ``seq``) are left as they are."""
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return stored events with ``seq`` > ``after``, in order."""
+
+    # Counters of core/count
+    def count(self, key: str, packet: str) -> int:
+        """Add one to a counter, once for each different ``packet`` key, and return the counter."""
+
+    def counter(self, key: str) -> int:
+        """Return a counter; 0 if nothing was counted."""
+
+    def close(self) -> None: ...
+
+
+# --- the live state ----------------------------------------------------------------------------------------------
+
+ClaimRefusal = Literal["missing", "ended", "taken", "other_role", "too_early", "excluded", "newer_schema"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim: the run, or why not.
+
+    ``taken``: somebody else holds it. ``excluded``: this instance handed it back before.
+    """
+
+    run: Run | None
+    refusal: ClaimRefusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The answer to whoever says it holds a lease.
+
+    ``ok`` is false when the token is not the run's (any more): the caller is fenced and must stop. ``seq`` is the
+    number of the last event. ``cancelled``: somebody asked to cancel the run.
+    """
+
+    ok: bool
+    seq: int = 0
+    cancelled: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The answer to a renewal of many leases: run ids that are not the caller's any more, and those to cancel."""
+
+    refused: frozenset[str] = frozenset()
+    cancelled: frozenset[str] = frozenset()
+    forced: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended: ``completed`` with an output, ``failed`` with an error, or ``cancelled``."""
+
+    status: RunStatus
+    output: Any = None
+    error: RunError | None = None
+
+
+CancelResult = Literal["cancelled", "requested", "ended", "missing"]
+
+
+class Live(Protocol):
+    """Open runs: fast, atomic, one round trip a call. Its server's clock stamps everything."""
+
+    def ping(self) -> None: ...
+    def headroom(self) -> bool:
+        """Return whether it can store more."""
+
+    def create(self, run: Run, *, reason: str | None = None) -> bool:
+        """Make the live state of a queued run with its first event ``run.queued``.
+
+        Return false, changing nothing, if it has one already. ``created_ms`` of the stored run is the server's time.
+
+        Raises:
+            OutOfMemory: the server refuses to store more.
+        """
+
+    def claim(self, run_id: str, *, worker: WorkerRef, token: str, ttl_ms: int) -> Claim:
+        """Take a queued run of the worker's role: status ``running``, event ``run.started``, a lease for ``token``.
+
+        Called again with the same token it answers as the first time.
+        """
+
+    def append(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent]) -> Ack:
+        """Write a batch of events. ``batch`` counts from 1 under one token; a number seen before writes nothing.
+
+        With no events it only asks whether the lease still holds (``batch`` is then not looked at).
+        """
+
+    def renew(self, leases: Iterable[tuple[str, str]], *, ttl_ms: int) -> Renewal:
+        """Renew many ``(run_id, token)`` leases in one round trip."""
+
+    def finish(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome) -> Ack:
+        """Write the last batch of events, end the run and add its terminal event, all or nothing.
+
+        Called again with the same token it answers as the first time.
+        """
+
+    def hand_back(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], *,
+        reason: str, role: str | None = None, exclude: bool = False,
+    ) -> Ack:  # fmt: skip
+        """Give a run back to the queue of ``role`` (default: the same): attempt + 1, ``run.rerouted``, no loss.
+
+        ``exclude``: this instance must not be given the run again.
+        """
+
+    def break_lease(
+        self, run_id: str, *, attempt: int, reason: str, role: str | None, pause_ms: int, max_losses: int,
+        token: str | None = None,
+    ) -> Run | None:  # fmt: skip
+        """Take a run from a worker that is lost: attempt + 1, losses + 1, queued after a pause, ``run.rerouted``; or
+        ``run.failed`` ``worker_lost`` once ``losses`` reaches ``max_losses``.
+
+        Without ``token`` the lease must have expired; with it, it must be that lease. ``attempt`` must be the run's.
+        Return the changed run, or ``None`` if nothing was to be done.
+        """
+
+    def cancel(self, run_id: str, *, force: bool = False) -> CancelResult:
+        """End a queued run at once; ask a running one to stop."""
+
+    def get(self, run_id: str) -> Run | None: ...
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return events with ``seq`` > ``after``, in order."""
+
+    def queues(self, roles: Collection[str]) -> Mapping[str, QueueStats]:
+        """Return queued, running and oldest age of each role asked for, in one round trip."""
+
+    def changed(self, limit: int) -> list[Run]:
+        """Return runs whose state is newer than what :meth:`mirrored` was told, those changed first first."""
+
+    def mirrored(self, run_id: str, rev: int) -> None:
+        """The ledger holds this run up to ``rev``; forget the change unless a newer one has come."""
+
+    def archived(self, run_id: str, *, keep_ms: int) -> None:
+        """The ledger holds this ended run and all its events: let its live state expire in ``keep_ms``."""
+
+    def expired_leases(self, limit: int) -> list[str]:
+        """Return ids of runs whose lease has expired, oldest first."""
+
+    def queued(self, role: str, limit: int) -> list[str]:
+        """Return ids of the runs that have been queued longest for a role."""
+
+    def guard(self, job: str, *, period_ms: int) -> bool:
+        """Return true to one caller a period for each ``job``, false to the others."""
+
+    def close(self) -> None: ...
+
+
+class Bell(Protocol):
+    """Rings when a run has new events. It carries no event: whoever hears it reads the log."""
+
+    def watch(self, run_id: str) -> AbstractContextManager[Callable[[float], bool]]:
+        """Watch one run. The context's value is ``wait(seconds) -> bool``: true as soon as it rang since the last
+        wait, false when the time is over. It is in force when the context is entered: read the log after that.
+        """
+
+    def close(self) -> None: ...
+
+
+# --- the register ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReply:
+    """``accepted`` is false for a beat that arrived so late that it says nothing of now. ``server_ms``: its clock."""
+
+    accepted: bool
+    server_ms: int
+    gap: bool = False
+    """This beat was the first after a time in which nobody was heard."""
+
+
+class Register(Protocol):
+    """Who is alive. The server's clock stamps arrivals; questions about roles cost the same at any fleet size."""
+
+    def ping(self) -> None: ...
+    def beat(self, heartbeat: Heartbeat, *, expected_ms: int | None = None) -> BeatReply:
+        """Announce an instance and publish ``worker.heartbeat``.
+
+        ``expected_ms`` is what the sender believes the server's clock to say on arrival; a beat that arrives far
+        from it was stuck on the way, maybe longer than its sender lived, and is refused.
+        """
+
+    def leave(self, instance_id: str) -> None:
+        """Say goodbye: the instance is gone at once."""
+
+    def snapshot(self) -> RegisterSnapshot:
+        """Return the roles as they are now: one round trip, its cost independent of the number of instances."""
+
+    def instances(self) -> list[RegisteredInstance]:
+        """Return every living instance, ordered by role and node."""
+
+    def close(self) -> None: ...
+
+
+# --- dispatch ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """The message that tells a role's workers of a queued run. It may be lost or doubled without harm."""
+
+    run_id: str
+    attempt: int
+    target_role: str
+    flow_id: str
+    version_id: str
+    deployment_id: str
+    variant: str
+    priority: int = 0
+
+    @classmethod
+    def of(cls, run: Run) -> Nudge:
+        return cls(
+            run.run_id,
+            run.attempt,
+            run.target_role,
+            run.flow_id,
+            run.version_id,
+            run.deployment_id,
+            run.variant,
+            run.priority,
+        )
+
+
+class Dispatcher(Protocol):
+    """Sends nudges to the queue of a role."""
+
+    def ping(self) -> None: ...
+    def nudge(self, nudge: Nudge) -> None: ...
+    def close(self) -> None: ...
