@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.errors import SettingError
+from app.models.base import plain_fault
 from app.models.names import DISPATCHER, check_role, check_service_role
 
 REDIS_SCHEMES = ("redis", "rediss", "sentinel", "rediss+sentinel", "unix")
@@ -21,7 +22,11 @@ MONGO_SCHEMES = ("mongodb", "mongodb+srv")
 
 def _server(*schemes: str) -> Any:
     def check(url: str) -> str:
-        scheme = urlsplit(url).scheme
+        try:
+            scheme = urlsplit(url).scheme
+        except ValueError:
+            # Its own words may quote the password.
+            raise ValueError("is no URL") from None
         if scheme in ("redis+cluster", "rediss+cluster", "rediscluster"):
             raise ValueError(
                 "is a Redis Cluster; its scripts would touch keys of several slots. Use one server or Sentinel"
@@ -62,16 +67,16 @@ class Settings(BaseSettings):
     )
     redis_url: Annotated[str, _server(*REDIS_SCHEMES)] = Field(
         "", description="Redis or Valkey with register and live state. Default: the embedded one at `REDIS_PORT`.",
-        examples=["redis://127.0.0.1:6379/0"],
+        examples=["redis://127.0.0.1:6379/0"], repr=False,
     )  # fmt: skip
     broker_url: Annotated[str, _server(*REDIS_SCHEMES, "amqp", "amqps")] = Field(
         "", description="Celery's broker: Redis, Valkey or RabbitMQ. Default: `REDIS_URL`.",
-        examples=["amqp://guest:guest@127.0.0.1:5672//"],
+        examples=["amqp://guest:guest@127.0.0.1:5672//"], repr=False,
     )  # fmt: skip
     mongo_url: Annotated[str, _server(*MONGO_SCHEMES)] = Field(
         "", description="MongoDB with flows, deployments and the ledger; its path names the database (default "
         "`rolecall`). Default: the embedded one at `MONGO_PORT`.",
-        examples=["mongodb://127.0.0.1:27017/rolecall"],
+        examples=["mongodb://127.0.0.1:27017/rolecall"], repr=False,
     )  # fmt: skip
     heartbeat_interval_s: Seconds = Field(10.0, description="Time between two heartbeats of a process.")
     heartbeat_ttl_s: Seconds = Field(
@@ -112,7 +117,10 @@ class Settings(BaseSettings):
         "rolecall:", description="What our own keys and channels in Redis begin with."
     )
     secret_key: str = Field(
-        "", description="Signs the admin app's cookies. Default: a random one for each process.", repr=False
+        "",
+        description="Signs the admin app's cookies. Default: a random one for each process.",
+        repr=False,
+        examples=["64-random-characters"],
     )
     socket_timeout_s: Seconds = Field(2.0, description="Longest wait for one answer of Redis, broker or Mongo.")
 
@@ -139,7 +147,8 @@ class Settings(BaseSettings):
             if getattr(self, name) < 3 * self.heartbeat_interval_s:
                 raise ValueError(
                     f"{name.upper()}={getattr(self, name):g} must be at least 3 x HEARTBEAT_INTERVAL_S="
-                    f"{self.heartbeat_interval_s:g}: two lost beats must not look like a death"
+                    f"{self.heartbeat_interval_s:g}: two lost beats must not look like a death. "
+                    f"Example: {name.upper()}={3 * self.heartbeat_interval_s:g}"
                 )
         return self
 
@@ -147,6 +156,12 @@ class Settings(BaseSettings):
     def executes(self) -> bool:
         """Whether a Celery worker with these settings runs flows (a dispatcher does not)."""
         return self.service_role != DISPATCHER
+
+    @property
+    def admin_url(self) -> str:
+        """Where a process on this machine reaches the admin app."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.admin_host, self.admin_host)  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.admin_port}"
 
     @cached_property
     def node_module_list(self) -> list[str]:
@@ -164,20 +179,28 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: Any) ->
         SettingError: naming the setting, the fault and an example.
     """
     environ = os.environ if environ is None else environ
-    given = {name: environ[name.upper()] for name in Settings.model_fields if environ.get(name.upper(), "") != ""}
+    given: dict[str, Any] = {
+        name: environ[name.upper()] for name in Settings.model_fields if environ.get(name.upper(), "") != ""
+    }
+    given |= overrides
     try:
-        return Settings(**(given | overrides))
+        return Settings(**given)
     except ValidationError as error:
-        raise SettingError("\n".join(_say(dict(item)) for item in error.errors(include_url=False))) from None
+        items: list[dict[str, Any]] = [dict(item) for item in error.errors(include_url=False)]
+        # A value that only follows from another one has that one's fault.
+        own = [item for item in items if not item["loc"] or item["loc"][0] in given]
+        raise SettingError("\n".join(map(_say, own or items))) from None
 
 
 def _say(item: dict[str, Any]) -> str:
-    fault = str(item.get("ctx", {}).get("error", item["msg"]))
+    fault = plain_fault(item)
     if not item["loc"]:
         return fault
     name = str(item["loc"][0])
     field = Settings.model_fields[name]
     example = field.examples[0] if field.examples else field.default
+    if isinstance(example, float):
+        example = f"{example:g}"
     shown = "" if name in ("secret_key", "redis_url", "broker_url", "mongo_url") else f"={str(item['input'])[:80]!r}"
     return f"{name.upper()}{shown}: {fault}. Example: {name.upper()}={example}"
 

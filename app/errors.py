@@ -189,6 +189,11 @@ class ServerUnavailable(Unavailable):
     def __init__(self, server: str, detail: str) -> None:
         super().__init__(f"{server} does not answer: {detail}", code=f"{server}_unavailable")
         self.server = server
+        self.detail = detail
+
+    def copy(self) -> ServerUnavailable:
+        """Return an equal error without this one's traceback, for an answer that is given more than once."""
+        return ServerUnavailable(self.server, self.detail)
 
 
 class OutOfMemory(ServerUnavailable):
@@ -197,3 +202,6 @@ class OutOfMemory(ServerUnavailable):
     def __init__(self, detail: str) -> None:
         super().__init__("redis", detail)
         self.code = "redis_full"
+
+    def copy(self) -> OutOfMemory:
+        return OutOfMemory(self.detail)

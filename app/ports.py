@@ -71,6 +71,9 @@ class Store(Protocol):
         """
 
     def get_flow(self, flow_id: str) -> Flow | None: ...
+    def get_flows(self, flow_ids: Collection[str]) -> dict[str, Flow]:
+        """Return those of the flows that exist, by id, in one round trip."""
+
     def list_flows(self, *, after: str | None = None, limit: int = 100) -> Page[Flow]:
         """List flows by id."""
 
@@ -80,13 +83,20 @@ class Store(Protocol):
 
     # Deployments
     def put_deployment(self, deployment: Deployment) -> None:
-        """Create a deployment with rev 1, or replace the one whose rev is one less.
+        """Create a deployment, or replace the one that is there; its rev must be :meth:`deployment_rev` plus one.
 
         Raises:
-            RevConflict: the stored rev is another.
+            RevConflict: it is not.
         """
 
     def get_deployment(self, deployment_id: str) -> Deployment | None: ...
+    def deployment_rev(self, deployment_id: str) -> int:
+        """Return the number of changes that this id has seen, 0 if none.
+
+        Deletions count as well, so that nobody can overwrite a deployment that was deleted and created again by a
+        rev that he read before.
+        """
+
     def list_deployments(self, *, after: str | None = None, limit: int = 100) -> Page[Deployment]:
         """List deployments by id."""
 
@@ -95,7 +105,10 @@ class Store(Protocol):
 
     # The ledger
     def insert_run(self, run: Run) -> Run | None:
-        """Insert a run. Return ``None``, or the run that already has its deployment and idempotency key."""
+        """Insert a run. Return ``None``, or the run that already has its deployment and idempotency key.
+
+        A run that is there already with this very id was inserted by a call whose answer got lost: ``None``.
+        """
 
     def get_run(self, run_id: str) -> Run | None: ...
     def find_run(self, deployment_id: str, idempotency_key: str) -> Run | None: ...
@@ -106,15 +119,25 @@ class Store(Protocol):
         run, an older or equal rev, or an ended record change nothing.
         """
 
+    def refuse_run(self, run: Run) -> None:
+        """Write that a run was never accepted: as :meth:`mirror_run`, and its idempotency key is free again."""
+
     def list_runs(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
-        """List runs, newest first. ``after`` is a cursor that stays right while runs are added.
+        """List runs, newest first by the time of acceptance and id.
+
+        ``after`` is a cursor that stays right while runs are added and change. A page of large runs may be shorter
+        than ``limit``; only ``next`` says whether the list ends.
 
         Raises:
             BadRequest: ``after`` is no cursor of ours.
         """
 
     def append_events(self, run_id: str, events: Sequence[Event]) -> None:
-        """Store events of a run; those already stored (by ``seq``) are left as they are."""
+        """Store events of a run; those already stored (by ``seq``) are left as they are.
+
+        Raises:
+            ValueError: a number is missing among them, or between them and what is stored.
+        """
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return stored events with ``seq`` > ``after``, in order."""
@@ -131,14 +154,15 @@ class Store(Protocol):
 
 # --- the live state ----------------------------------------------------------------------------------------------
 
-ClaimRefusal = Literal["missing", "ended", "taken", "other_role", "too_early", "excluded", "newer_schema"]
+ClaimRefusal = Literal["missing", "ended", "taken", "other_role", "too_early", "excluded", "newer_schema", "stopping"]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The answer to a claim: the run, or why not.
 
-    ``taken``: somebody else holds it. ``excluded``: this instance handed it back before.
+    ``taken``: somebody else holds it. ``excluded``: this instance handed it back before. ``stopping``: this process
+    stops and did not ask.
     """
 
     run: Run | None
@@ -177,7 +201,7 @@ class Outcome:
     error: RunError | None = None
 
 
-CancelResult = Literal["cancelled", "requested", "ended", "missing"]
+CancelResult = Literal["cancelled", "requested", "ended", "missing", "newer_schema"]
 
 
 class Live(Protocol):
@@ -238,7 +262,7 @@ class Live(Protocol):
         """
 
     def cancel(self, run_id: str, *, force: bool = False) -> CancelResult:
-        """End a queued run at once; ask a running one to stop."""
+        """End a queued run at once; ask a running one to stop; leave one of a newer schema alone."""
 
     def get(self, run_id: str) -> Run | None: ...
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -248,7 +272,10 @@ class Live(Protocol):
         """Return queued, running and oldest age of each role asked for, in one round trip."""
 
     def changed(self, limit: int) -> list[Run]:
-        """Return runs whose state is newer than what :meth:`mirrored` was told, those changed first first."""
+        """Return runs whose state is newer than what :meth:`mirrored` was told, those changed first first.
+
+        Fewer than ``limit`` may also mean that their outputs are large.
+        """
 
     def mirrored(self, run_id: str, rev: int) -> None:
         """The ledger holds this run up to ``rev``; forget the change unless a newer one has come."""
@@ -260,7 +287,7 @@ class Live(Protocol):
         """Return ids of runs whose lease has expired, oldest first."""
 
     def queued(self, role: str, limit: int) -> list[str]:
-        """Return ids of the runs that have been queued longest for a role."""
+        """Return ids of the runs that wait longest for a role; a run in its pause does not wait yet."""
 
     def guard(self, job: str, *, period_ms: int) -> bool:
         """Return true to one caller a period for each ``job``, false to the others."""

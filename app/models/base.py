@@ -43,14 +43,21 @@ def parse(model: type[M], value: Any, *, at: str = "") -> M:
     if not isinstance(value, Mapping):
         raise BadRequest.of([Fault(at, f"must be an object, not {_kind(value)}")])
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
         raise BadRequest.of(faults_of(error, at=at)) from None
 
 
 def faults_of(error: ValidationError, *, at: str = "") -> list[Fault]:
     """Turn pydantic's report into places and plain words."""
-    return [Fault(_pointer(at, item["loc"]), _plain(dict(item))) for item in error.errors(include_url=False)]
+    items = error.errors(include_url=False)
+    # A list without its faulty items also counts as too short.
+    inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
+    return [
+        Fault(_pointer(at, item["loc"]), plain_fault(dict(item)))
+        for item in items
+        if item["type"] != "too_short" or item["loc"] not in inside
+    ]
 
 
 def _pointer(at: str, loc: tuple[int | str, ...]) -> str:
@@ -58,11 +65,27 @@ def _pointer(at: str, loc: tuple[int | str, ...]) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    if type(value) is float:
+        return repr(value)
+    names = {bool: "a boolean", int: "a number", str: "a string", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
-def _plain(item: dict[str, Any]) -> str:
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _number(value: float) -> str:
+    return f"{int(value) if value == int(value) else value:,}"
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def plain_fault(item: dict[str, Any]) -> str:
+    """Return what is wrong and what would be right, for one of :meth:`pydantic.ValidationError.errors`."""
     given, context = item.get("input"), item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":
@@ -70,13 +93,42 @@ def _plain(item: dict[str, Any]) -> str:
         case "missing":
             return "is required"
         case "int_type" | "string_type" | "bool_type" | "list_type" | "tuple_type" | "dict_type" | "model_type":
-            wanted = {"int": "a whole number", "string": "a string", "bool": "true or false", "list": "a list"}
-            kind = item["type"].removesuffix("_type")
-            return f"must be {wanted.get(kind, 'an object' if kind != 'tuple' else 'a list')}, not {_kind(given)}"
+            return f"must be {_WANTED[item['type']]}, not {_kind(given)}"
+        case "int_parsing" | "int_parsing_size":
+            return f"must be a whole number, not {_show(given)}"
+        case "float_parsing" | "finite_number":
+            return f"must be a finite number, not {_show(given)}"
+        case "greater_than_equal":
+            return f"must be at least {_number(context['ge'])}, not {_show(given)}"
+        case "less_than_equal":
+            return f"must be at most {_number(context['le'])}, not {_show(given)}"
+        case "greater_than":
+            return f"must be more than {_number(context['gt'])}, not {_show(given)}"
+        case "too_short":
+            return f"must have at least {_many(context['min_length'], 'item')}, not {context['actual_length']}"
+        case "too_long":
+            return f"must have at most {_many(context['max_length'], 'item')}, not {context['actual_length']}"
+        case "string_too_short":
+            return f"must have at least {_many(context['min_length'], 'character')}, not {len(str(given))}"
+        case "string_too_long":
+            return f"must have at most {_many(context['max_length'], 'character')}, not {len(str(given))}"
+        case "string_unicode":
+            return "has a lone surrogate, which is no character"
         case "literal_error":
-            return f"must be {context['expected']}, not {given!r}"
+            return f"must be {context['expected']}, not {_show(given)}"
         case "value_error":
             return str(context["error"])
         case _:
             message: str = item["msg"]
             return message[0].lower() + message[1:]
+
+
+_WANTED = {
+    "int_type": "a whole number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from app.models.base import Request, Stored
 from app.models.names import Ident, Role
@@ -22,6 +23,22 @@ def _check_label(label: str) -> str:
     return label
 
 
+def _once(names: Sequence[str], what: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"must name each {what} once; {twice!r} occurs twice")
+
+
+def _roles_once(roles: tuple[str, ...]) -> tuple[str, ...]:
+    _once(roles, "role")
+    return roles
+
+
+def _labels_once(variants: tuple[VariantIn, ...]) -> tuple[VariantIn, ...]:
+    _once([variant.label for variant in variants], "label")
+    return variants
+
+
 Label = Annotated[str, AfterValidator(_check_label)]
 
 
@@ -34,15 +51,9 @@ class VariantIn(Request):
     """A fixed version; absent: whichever is published when a run starts."""
     weight: Annotated[int, Field(ge=0, le=MAX_WEIGHT)]
     """Share of the traffic, relative to the other variants; 0 is never picked."""
-    target_roles: Annotated[tuple[Role, ...], Field(strict=False, max_length=32)] = ()
+    target_roles: Annotated[tuple[Role, ...], Field(strict=False, max_length=32), AfterValidator(_roles_once)] = ()
     """Roles whose workers may run it; empty: any role."""
     labels: Labels = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _roles_once(self) -> VariantIn:
-        if len(set(self.target_roles)) != len(self.target_roles):
-            raise ValueError("targetRoles must name each role once")
-        return self
 
 
 class DeploymentIn(Request):
@@ -52,7 +63,9 @@ class DeploymentIn(Request):
     """If sent, it must be the id in the path."""
     name: Annotated[str, Field(max_length=200)] = ""
     description: Annotated[str, Field(max_length=10_000)] = ""
-    variants: Annotated[tuple[VariantIn, ...], Field(strict=False, min_length=1, max_length=MAX_VARIANTS)]
+    variants: Annotated[
+        tuple[VariantIn, ...], Field(strict=False, min_length=1, max_length=MAX_VARIANTS), AfterValidator(_labels_once)
+    ]
     sticky_by: Annotated[str, Field(min_length=1, max_length=128)] = "session"
     """``session`` (reads ``meta.session_id``), ``user`` (``meta.user_id``), ``none``, or a key of ``meta``."""
     validation: Validation = "warn"
@@ -63,14 +76,6 @@ class DeploymentIn(Request):
     created_at: str | None = None
     updated_at: str | None = None
     """Both are accepted so that an answer can be sent back, and are otherwise ignored."""
-
-    @model_validator(mode="after")
-    def _labels_once(self) -> DeploymentIn:
-        labels = [variant.label for variant in self.variants]
-        twice = next((label for label in labels if labels.count(label) > 1), None)
-        if twice is not None:
-            raise ValueError(f"variants must have different labels; {twice!r} occurs twice")
-        return self
 
 
 class Variant(Stored):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from app.models.base import Stored
+
+VERSION_ID_DIGITS = 16
+
+
+def version_id_of(content_hash: str) -> str:
+    """Return the id of the version with this content: the same document is the same version everywhere."""
+    return content_hash[:VERSION_ID_DIGITS]
 
 
 class FlowVersion(Stored):
@@ -23,7 +30,7 @@ class FlowVersion(Stored):
     """The whole FlowDSL document as it was imported."""
     flow_name: str
     """The flow's key under ``flows`` in ``document``."""
-    needs: tuple[tuple[str, ...], ...] = Field(default=(), strict=False)
+    needs: tuple[Annotated[tuple[str, ...], Field(strict=False)], ...] = Field(default=(), strict=False)
     """For each node that needs a handler, the refs of which a worker must have at least one."""
     created_at: str
 

@@ -34,7 +34,7 @@ def find_fault(value: Any, at: str = "") -> Fault | None:
     Refused: types that JSON lacks, NaN and infinities, integers beyond 2**53 - 1 (JavaScript rounds them), keys that
     are no strings, lone surrogates, and more than 100 levels.
     """
-    return _walk(value, at, 0)
+    return None if _sound(value, 0) else _walk(value, at, 0)
 
 
 def check_json(value: Any, at: str = "", *, max_bytes: int | None = None) -> None:
@@ -46,6 +46,34 @@ def check_json(value: Any, at: str = "", *, max_bytes: int | None = None) -> Non
             fault = Fault(at, f"is {size:,} bytes as JSON and may have {max_bytes:,}")
     if fault is not None:
         raise BadRequest.of([fault])
+
+
+def _sound(value: Any, depth: int) -> bool:
+    """Return whether :func:`_walk` finds nothing. Most values have no fault, and places cost most of the time."""
+    kind = type(value)
+    if kind is str:
+        return _encodable(value)
+    if value is None or kind is bool:
+        return True
+    if kind is int:
+        return bool(-MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER)
+    if kind is float:
+        return math.isfinite(value)
+    if kind is dict:
+        if depth >= MAX_DEPTH and value:
+            return False
+        for key, item in value.items():
+            if type(key) is not str or not _encodable(key) or not _sound(item, depth + 1):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        if depth >= MAX_DEPTH and value:
+            return False
+        for item in value:  # noqa: SIM110 - all() with a generator takes twice as long
+            if not _sound(item, depth + 1):
+                return False
+        return True
+    return False
 
 
 def _walk(value: Any, at: str, depth: int) -> Fault | None:

@@ -1,0 +1,261 @@
+"""How Rolecall reaches Redis: bounded waits, errors of ours, new connections after a fork, clear refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from app.errors import OutOfMemory, ServerUnavailable, SettingError
+from app.redis_client import RedisServer, connect
+from app.stack.servers import valkey_command
+from tests.servers import free_port, running
+
+ECHO = "#!lua flags=allow-oom\nreturn {KEYS[1], ARGV[1], 1}"
+
+
+@pytest.fixture
+def server(valkey: str) -> Iterator[RedisServer]:
+    with closing(RedisServer(valkey, socket_timeout_s=5)) as found:
+        yield found
+
+
+class Fake:
+    """A server that answers commands by name; ``None`` keeps its client waiting."""
+
+    def __init__(self, **answers: bytes | None) -> None:
+        self.answers: dict[str, bytes | None] = {"PING": b"+PONG\r\n", "CLIENT": b"+OK\r\n"} | answers
+        self.heard: list[str] = []
+        self.port = 0
+
+    def serve(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as peer:
+                    while command := peer.recv(4096).split(b"\r\n"):
+                        if len(command) < 3:
+                            break
+                        name = command[2].decode()
+                        self.heard.append(name)
+                        if (answer := self.answers.get(name)) is not None:
+                            peer.sendall(answer)
+
+
+@contextmanager
+def answering(**answers: bytes | None) -> Iterator[Fake]:
+    """Run a fake server until the block ends; close every client of it inside."""
+    fake = Fake(**answers)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        fake.port = listener.getsockname()[1]
+        thread = threading.Thread(target=fake.serve, args=(listener,))
+        thread.start()
+        try:
+            yield fake
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def info(**fields: object) -> bytes:
+    """Return the wire form of INFO's answer."""
+    text = "# Server\r\n" + "".join(f"{name}:{value}\r\n" for name, value in fields.items())
+    return f"${len(text)}\r\n{text}\r\n".encode()
+
+
+# --- scripts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_script_runs_also_after_the_server_forgot_it(server: RedisServer) -> None:
+    echo = server.script(ECHO)
+    assert echo(["key"], ["é"]) == ["key", "é", 1]
+    assert echo(["key"], [7]) == ["key", "7", 1]
+    server.client.script_flush()
+    assert echo(["key"], [1.5]) == ["key", "1.5", 1]
+
+
+def test_what_redis_says_against_a_command_becomes_an_error_of_ours(server: RedisServer, key_prefix: str) -> None:
+    with pytest.raises(ServerUnavailable, match="this is why"):
+        server.script("return redis.error_reply('ERR this is why')")()
+    server.client.set(f"{key_prefix}text", "x")
+    with pytest.raises(ServerUnavailable, match="WRONGTYPE"), server.errors():
+        server.client.lpush(f"{key_prefix}text", "x")
+
+
+def test_a_full_server_is_told_from_one_that_is_away(server: RedisServer, key_prefix: str) -> None:
+    write, echo = server.script("return redis.call('SET', KEYS[1], '1')"), server.script(ECHO)
+    server.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(OutOfMemory):
+            write([f"{key_prefix}key"])
+        with pytest.raises(OutOfMemory), server.errors():
+            server.client.set(f"{key_prefix}key", "1")
+        assert echo(["key"], ["x"])
+    finally:
+        server.client.config_set("maxmemory", 0)
+    write([f"{key_prefix}key"])
+
+
+# --- frozen, restarted, away -------------------------------------------------------------------------------------
+
+
+def bounded(call: Callable[[], object], *, seconds: float) -> None:
+    began = time.monotonic()
+    with pytest.raises(ServerUnavailable):
+        call()
+    assert time.monotonic() - began < seconds
+
+
+@pytest.mark.integration
+def test_a_frozen_server_costs_one_timeout_and_a_restarted_one_nothing(tmp_path: Path) -> None:
+    port = free_port()
+    url, command, log = f"redis://127.0.0.1:{port}/0", valkey_command(port, tmp_path), tmp_path / "log"
+    with (
+        closing(RedisServer(url, socket_timeout_s=0.4)) as known,
+        closing(RedisServer(url, socket_timeout_s=0.4)) as new,
+    ):
+        echo = known.script(ECHO)
+        with running(command, port, log) as process:
+            echo(["key"], ["x"])
+            os.kill(process.pid, signal.SIGSTOP)
+            try:
+                for call in (known.ping, lambda: echo(["key"], ["x"]), new.ping):
+                    bounded(call, seconds=2)
+            finally:
+                os.kill(process.pid, signal.SIGCONT)
+        bounded(known.ping, seconds=2)
+        with running(command, port, log):
+            # The first connection died with the server; nobody is told.
+            echo(["key"], ["x"])
+            echo(["key"], ["x"])
+        with running(command, port, log):
+            echo(["key"], ["x"])
+
+
+def test_no_command_is_sent_twice() -> None:
+    with (
+        answering(INFO=info(redis_mode="standalone", redis_version="7.2.4"), EVALSHA=None) as late,
+        closing(RedisServer(f"redis://127.0.0.1:{late.port}/0", socket_timeout_s=0.3)) as server,
+    ):
+        bounded(lambda: server.script("return 1")(), seconds=2)
+        assert late.heard.count("EVALSHA") == 1
+
+
+def test_nobody_at_home_is_told_without_the_password() -> None:
+    with closing(RedisServer(f"redis://user:secret@127.0.0.1:{free_port()}/0", socket_timeout_s=1)) as away:
+        with pytest.raises(ServerUnavailable) as caught:
+            away.ping()
+        assert caught.value.code == "redis_unavailable"
+        assert "secret" not in str(caught.value)
+
+
+def test_a_certificate_that_cannot_be_read_is_an_unavailable_server(valkey: str) -> None:
+    url = valkey.replace("redis://", "rediss://") + "?ssl_ca_certs=/no/such/file"
+    with closing(RedisServer(url, socket_timeout_s=1)) as server, pytest.raises(ServerUnavailable):
+        server.ping()
+
+
+# --- fork --------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_makes_its_own_connection_and_leaves_the_parents_alone(server: RedisServer) -> None:
+    mine = server.client.client_id()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.write(writing, str(server.client.client_id()).encode())
+            server.close()
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        theirs = int(answer.read())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert theirs != mine
+    assert server.client.client_id() == mine
+
+
+# --- addresses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1/prod",
+        "redis://127.0.0.1:99999/0",
+        "redis://127.0.0.1:port/0",
+        "redis://127.0.0.1/0?no_such_option=1",
+        "redis://127.0.0.1/0?socket_timeout=soon",
+        "sentinel://127.0.0.1:26379",
+        "sentinel://127.0.0.1:26379/",
+        "sentinel://127.0.0.1:x/service",
+        "sentinel://,/service",
+        "sentinel://127.0.0.1/service/prod",
+        "http://127.0.0.1/",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_told_at_start(url: str) -> None:
+    with pytest.raises(SettingError, match=r"REDIS_URL.*Example: "):
+        RedisServer(url, socket_timeout_s=1)
+
+
+@pytest.mark.parametrize("url", ["redis://u:se#cret@h/0", "redis://u:se/cret@h/0", "redis://u:se?cret@h/0"])
+def test_the_refusal_of_an_address_repeats_no_password(url: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        connect(url, socket_timeout_s=1)
+    assert "cret" not in str(caught.value)
+
+
+def test_sentinels_are_asked_for_the_primary(valkey: str) -> None:
+    host, port = valkey.removeprefix("redis://").removesuffix("/0").split(":")
+    state = {"name": "main", "ip": host, "port": port, "flags": "master", "num-other-sentinels": "1"}
+    words = [word for pair in state.items() for word in pair]
+    answer = f"*1\r\n*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+    with (
+        answering(SENTINEL=answer.encode()) as sentinel,
+        closing(
+            RedisServer(f"sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}/main/0", socket_timeout_s=4)
+        ) as server,
+    ):
+        assert server.script(ECHO)(["key"], ["x"]) == ["key", "x", 1]
+    assert "SENTINEL" in sentinel.heard
+
+
+def test_sentinels_that_do_not_answer_are_an_unavailable_server() -> None:
+    with (
+        answering(SENTINEL=None) as frozen,
+        closing(
+            RedisServer(f"sentinel://127.0.0.1:{frozen.port},127.0.0.1:{free_port()}/main/0", socket_timeout_s=0.4)
+        ) as server,
+    ):
+        bounded(server.ping, seconds=2)
+
+
+# --- servers that will not do ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "reason"),
+    [
+        ("cluster", "7.2.4", "names a Redis Cluster"),
+        ("sentinel", "7.2.4", "names a Sentinel"),
+        ("standalone", "6.2.14", r"version 6\.2\.14"),
+    ],
+)
+def test_a_server_that_will_not_do_is_refused_with_the_reason(mode: str, version: str, reason: str) -> None:
+    with (
+        answering(INFO=info(redis_mode=mode, redis_version=version)) as fake,
+        closing(RedisServer(f"redis://127.0.0.1:{fake.port}/0", socket_timeout_s=5)) as server,
+        pytest.raises(SettingError, match=reason),
+    ):
+        server.ping()
