@@ -1,0 +1,1 @@
+"""Dispatchers: how a role's workers are told of a queued run."""

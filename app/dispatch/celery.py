@@ -1,0 +1,92 @@
+"""Nudges by Celery: a ``flow.run`` message in the queue named after the role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu.exceptions import KombuError, OperationalError
+
+from app.celery import RUN_TASK, role_queue
+from app.errors import ServerUnavailable
+from app.models.run import MAX_PRIORITY
+from app.ports import Nudge
+
+# One more try, for a pooled connection that the broker closed meanwhile; each is bounded by the socket timeout.
+_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+
+
+class CeleryDispatcher:
+    """Sends nudges through a Celery app's pool of producers. Thread-safe; made after a fork."""
+
+    def __init__(self, celery: Celery) -> None:
+        self._celery = celery
+        self._lowest_first = str(celery.conf.broker_url).startswith(("redis", "sentinel", "unix"))
+
+    def ping(self) -> None:
+        """Ask the broker something real.
+
+        Raises:
+            ServerUnavailable: ``broker``; it did not answer in time.
+        """
+        try:
+            with self._celery.connection_for_write() as connection:
+                connection.ensure_connection(**_RETRY, reraise_as_library_errors=True)
+                if self._lowest_first:
+                    connection.default_channel.client.ping()
+        except (KombuError, OSError, OperationalError) as error:
+            raise _unavailable(error) from error
+        except connection_errors(self._celery) as error:
+            raise _unavailable(error) from error
+
+    def nudge(self, nudge: Nudge) -> None:
+        """Send one ``flow.run`` message (1 round trip).
+
+        Raises:
+            ServerUnavailable: ``broker``; the message may or may not have arrived.
+        """
+        headers = {
+            "target_role": nudge.target_role,
+            "run_id": nudge.run_id,
+            "flow_id": nudge.flow_id,
+            "version_id": nudge.version_id,
+            "deployment_id": nudge.deployment_id,
+            "variant": nudge.variant,
+        }
+        try:
+            self._celery.send_task(
+                RUN_TASK,
+                kwargs={"run_id": nudge.run_id, "attempt": nudge.attempt},
+                queue=role_queue(nudge.target_role),
+                headers=headers,
+                priority=self._priority(nudge.priority),
+                # Given, so that Celery does not spend a fifth of the call on making them.
+                argsrepr="()",
+                kwargsrepr=f"run_id={nudge.run_id}",
+                ignore_result=True,
+                retry=True,
+                retry_policy=_RETRY,
+            )
+        except (KombuError, OSError) as error:
+            raise _unavailable(error) from error
+        except connection_errors(self._celery) as error:
+            raise _unavailable(error) from error
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self._celery.pool.force_close_all()
+
+    def _priority(self, priority: int) -> int:
+        # On Redis kombu takes the lowest number first; ours, and RabbitMQ's, is the highest.
+        return MAX_PRIORITY - priority if self._lowest_first else priority
+
+
+def connection_errors(celery: Celery) -> tuple[type[BaseException], ...]:
+    """Return the exceptions of the app's broker library."""
+    transport = celery.connection_for_write().transport
+    found: tuple[Any, ...] = (*transport.connection_errors, *transport.channel_errors)
+    return found
+
+
+def _unavailable(error: BaseException) -> ServerUnavailable:
+    return ServerUnavailable("broker", str(error)[:200] or type(error).__name__)

@@ -1,0 +1,230 @@
+"""One attempt's line to the live state: events out in numbered batches, cancel and fencing back in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Event as Flag
+from threading import Lock
+from typing import Protocol
+
+from app.clock import Monotonic
+from app.engine.host import Cancelled, Fenced, HandBack, TimedOut
+from app.errors import ServerUnavailable
+from app.models.event import DROPPABLE, LOG, NewEvent
+from app.models.json_value import dumps
+from app.models.run import Run
+from app.ports import Ack, Live, Outcome
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
+
+
+class Ticker(Protocol):
+    """Whoever flushes attempts in the background (:class:`app.runs.flusher.Flusher`)."""
+
+    def poke(self) -> None:
+        """An attempt has something to send."""
+
+
+class Attempt:
+    """What the engine sees of the world while it executes one attempt (an :class:`app.engine.host.Host`).
+
+    Events are collected and sent by a background thread in batches, or with the end of the run, whichever comes first:
+    a short run costs one claim and one finish. While Redis is away they wait here. Two threads use an attempt: the
+    executing one and the flusher.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        run: Run,
+        token: str,
+        *,
+        ticker: Ticker,
+        monotonic: Monotonic,
+        random: Callable[[], float],
+        count: Callable[[str, str], int],
+        stopping: Callable[[], bool],
+        lease_ttl_s: float,
+        timeout_s: float,
+        max_events: int,
+        max_bytes: int,
+    ) -> None:
+        self.run = run
+        self._live = live
+        self._token = token
+        self._ticker = ticker
+        self._monotonic = monotonic
+        self._random = random
+        self._count = count
+        self._stopping = stopping
+        self._lease_ttl_s = lease_ttl_s
+        self._deadline = monotonic() + timeout_s
+        self._room = max_events - run.seq
+        self._room_bytes = max_bytes
+        self._truncated = False
+        self._buffer: list[NewEvent] = []
+        self._buffer_lock = Lock()
+        # Held during every call that carries this token, so that batches leave in order.
+        self._line = Lock()
+        self._batch = 0
+        self._unanswered: list[NewEvent] | None = None
+        self._acked_at = monotonic()
+        self._fenced = False
+        self._cancel = Flag()
+
+    # --- what the engine asks ------------------------------------------------------------------------------------
+
+    def emit(self, event: NewEvent) -> None:
+        """Take an event; it is sent within a tick. Past the run's share only lifecycle events are kept."""
+        with self._buffer_lock:
+            if event.type in DROPPABLE and not self._fits(event):
+                return
+            self._buffer.append(event)
+            first = len(self._buffer) == 1
+        if first:
+            self._ticker.poke()
+
+    def check(self) -> None:
+        """Raise if the engine must not go on: fenced, cancelled, out of time, or this process is stopping."""
+        if self._fenced:
+            raise Fenced("the run was given to somebody else")
+        if self._monotonic() - self._acked_at > self._lease_ttl_s:
+            # The lease may have been broken without our hearing of it: start nothing that another may start too.
+            raise Fenced("the live state was out of reach for longer than the lease")
+        if self._cancel.is_set():
+            raise Cancelled
+        if self._monotonic() > self._deadline:
+            raise TimedOut
+        if self._stopping():
+            raise HandBack("stopping")
+
+    def cancelled(self) -> bool:
+        """Return whether a handler should give up: the run is cancelled or is not ours any more."""
+        return self._cancel.is_set() or self._fenced
+
+    def now(self) -> float:
+        return self._monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but no longer than until the run is cancelled or fenced."""
+        self._cancel.wait(seconds)
+
+    def random(self) -> float:
+        return self._random()
+
+    def count(self, key: str, packet: str) -> int:
+        return self._count(key, packet)
+
+    # --- what the flusher does -----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what has been collected. When Redis is away, the same batch is sent again next time."""
+        if self._fenced or (not self._buffer and self._unanswered is None):
+            return
+        with self._line:
+            self._send_collected()
+
+    def poll(self, *, ttl_ms: int) -> None:
+        """Renew this run's lease, and hear whether it still holds and whether to cancel.
+
+        The process's pulse renews it too; this one goes on when the pulse is stopped (a frozen parent of a pool
+        child), and tells the executing thread at once.
+        """
+        with self._line:
+            asked_at = self._monotonic()
+            try:
+                renewal = self._live.renew([(self.run.run_id, self._token)], ttl_ms=ttl_ms)
+            except ServerUnavailable:
+                return
+            run_id = self.run.run_id
+            self._hear(Ack(run_id not in renewal.refused, cancelled=run_id in renewal.cancelled), asked_at)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def finish(self, outcome: Outcome) -> bool:
+        """Send the rest and end the run; keep trying while Redis is away. Return false if fenced."""
+        return self._conclude(
+            lambda batch, events: self._live.finish(self.run.run_id, self._token, batch, events, outcome)
+        )
+
+    def hand_back(self, reason: str, *, exclude: bool = False) -> bool:
+        """Send the rest and give the run back to its role's queue. Return false if fenced."""
+        return self._conclude(
+            lambda batch, events: self._live.hand_back(
+                self.run.run_id, self._token, batch, events, reason=reason, exclude=exclude
+            )
+        )
+
+    def _conclude(self, send: Callable[[int, list[NewEvent]], Ack]) -> bool:
+        pause = RETRY_FIRST_S
+        while not self._fenced:
+            with self._line:
+                asked_at = self._monotonic()
+                try:
+                    if self._unanswered is not None and not self._send_collected():
+                        raise ServerUnavailable("redis", "the last batch is still unanswered")
+                    events = self._take()
+                    try:
+                        ack = send(self._batch + 1, events)
+                    except ServerUnavailable:
+                        # The same batch number carries the same events if it is tried again.
+                        self._put_back(events)
+                        raise
+                    self._hear(ack, asked_at)
+                    return ack.ok
+                except ServerUnavailable as error:
+                    logger.warning("run %s has ended but cannot say so yet: %s", self.run.run_id, error)
+            Flag().wait(pause)
+            pause = min(2 * pause, RETRY_MOST_S)
+        return False
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _send_collected(self) -> bool:
+        """Send one batch; the caller holds the line. Return whether it was answered."""
+        if self._unanswered is None:
+            self._unanswered = self._take()
+            self._batch += 1
+        asked_at = self._monotonic()
+        try:
+            ack = self._live.append(self.run.run_id, self._token, self._batch, self._unanswered)
+        except ServerUnavailable as error:
+            logger.info("events of run %s wait: %s", self.run.run_id, error)
+            return False
+        self._unanswered = None
+        self._hear(ack, asked_at)
+        return True
+
+    def _hear(self, ack: Ack, asked_at: float) -> None:
+        if not ack.ok:
+            self._fenced = True
+            self._cancel.set()
+            return
+        # What holds when the server answered held when it was asked; the answer may have been long on the way.
+        self._acked_at = asked_at
+        if ack.cancelled:
+            self._cancel.set()
+
+    def _take(self) -> list[NewEvent]:
+        with self._buffer_lock:
+            events, self._buffer = self._buffer, []
+        return events
+
+    def _put_back(self, events: list[NewEvent]) -> None:
+        with self._buffer_lock:
+            self._buffer[:0] = events
+
+    def _fits(self, event: NewEvent) -> bool:
+        """Return whether a droppable event still has room; the first that has none leaves a note in its place."""
+        self._room -= 1
+        self._room_bytes -= len(dumps(event.data)) if event.data else 0
+        if self._room >= 0 and self._room_bytes >= 0:
+            return True
+        if not self._truncated:
+            self._truncated = True
+            note = "this run has had its share of events; further progress, token and log events are dropped"
+            self._buffer.append(NewEvent(LOG, data={"truncated": True, "message": note}))
+        return False

@@ -1,0 +1,172 @@
+"""Executing a run that a nudge told of: claim, engine, finish. Two round trips for a short run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event as Flag
+
+from app import engine
+from app.catalog import Catalog
+from app.clock import Monotonic
+from app.engine.host import Cancelled, Fenced, HandBack, TimedOut
+from app.errors import NotFound, RolecallError, ServerUnavailable
+from app.flowdsl import Plan
+from app.models.run import Run, RunError, RunStatus, WorkerRef
+from app.nodes.registry import HandlerRegistry
+from app.ports import Claim, Dispatcher, Live, Nudge, Outcome, Store
+from app.runs.attempt import Attempt
+from app.runs.flusher import Flusher
+
+logger = logging.getLogger(__name__)
+
+CLAIM_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one attempt may take; from the settings of the same names."""
+
+    lease_ttl_s: float
+    run_timeout_s: float
+    max_events: int
+    output_max_bytes: int
+
+
+class Executor:
+    """Executes runs in this process, for one worker. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        dispatcher: Dispatcher,
+        catalog: Catalog,
+        handlers: HandlerRegistry,
+        worker: WorkerRef,
+        flusher: Flusher,
+        limits: Limits,
+        monotonic: Monotonic,
+        random: Callable[[], float],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._dispatcher = dispatcher
+        self._catalog = catalog
+        self._handlers = handlers
+        self._worker = worker
+        self._flusher = flusher
+        self._limits = limits
+        self._monotonic = monotonic
+        self._random = random
+        self._stopping = stopping
+
+    def execute(self, run_id: str, token: str) -> str:
+        """Execute a run if it may be claimed; return one word for the log.
+
+        The words: a run's end (``completed``, ``failed``, ``cancelled``), ``handed_back``, ``fenced``, or why it was
+        not claimed (see :data:`app.ports.ClaimRefusal`), which is what becomes of a doubled or late nudge.
+        """
+        claim = self._claim(run_id, token)
+        if claim.run is None:
+            return claim.refusal or "missing"
+        attempt = self._attempt(claim.run, token)
+        self._flusher.add(attempt)
+        try:
+            return self._work(claim.run, attempt)
+        finally:
+            self._flusher.discard(attempt)
+
+    def _claim(self, run_id: str, token: str) -> Claim:
+        """Claim a run; while Redis is away ask again, for as long as a lease lasts. The token makes that harmless."""
+        give_up_at = self._monotonic() + self._limits.lease_ttl_s
+        while not self._stopping():
+            try:
+                return self._live.claim(
+                    run_id, worker=self._worker, token=token, ttl_ms=int(self._limits.lease_ttl_s * 1000)
+                )
+            except ServerUnavailable:
+                if self._monotonic() > give_up_at:
+                    raise
+                Flag().wait(CLAIM_RETRY_S)
+        return Claim(None, "stopping")
+
+    def _work(self, run: Run, attempt: Attempt) -> str:
+        try:
+            plan = self._catalog.plan(run.flow_id, run.version_id)
+            given = self._input(run)
+        except ServerUnavailable as error:
+            logger.warning("run %s goes back: %s", run.run_id, error)
+            return self._hand_back(run, attempt, error.code)
+        except RolecallError as error:
+            return self._finish(attempt, _failure(error.code, str(error), run))
+        if any(self._handlers.find(candidates) is None for candidates in plan.needs):
+            return self._hand_back(run, attempt, "missing_handler", exclude=True)
+        try:
+            outcome = self._run_engine(run, plan, given, attempt)
+        except Fenced as fenced:
+            logger.warning("run %s attempt %d stops here: %s", run.run_id, run.attempt, fenced)
+            return "fenced"
+        except HandBack as wish:
+            return self._hand_back(run, attempt, wish.reason)
+        except Cancelled:
+            outcome = Outcome(RunStatus.CANCELLED)
+        except TimedOut:
+            outcome = _failure("timed_out", f"an attempt may take {self._limits.run_timeout_s:g} s", run)
+        return self._finish(attempt, outcome)
+
+    def _run_engine(self, run: Run, plan: Plan, given: dict[str, object], attempt: Attempt) -> Outcome:
+        return engine.execute(
+            plan,
+            run_id=run.run_id,
+            attempt=run.attempt,
+            input=given,
+            meta=run.meta,
+            handlers=self._handlers,
+            host=attempt,
+            validation=run.validation,
+            max_output_bytes=self._limits.output_max_bytes,
+        )
+
+    def _input(self, run: Run) -> dict[str, object]:
+        if not run.input_in_ledger:
+            return run.input
+        recorded = self._store.get_run(run.run_id)
+        if recorded is None:
+            raise NotFound.of("run", run.run_id)
+        return recorded.input
+
+    def _finish(self, attempt: Attempt, outcome: Outcome) -> str:
+        return outcome.status.value if attempt.finish(outcome) else "fenced"
+
+    def _hand_back(self, run: Run, attempt: Attempt, reason: str, *, exclude: bool = False) -> str:
+        if not attempt.hand_back(reason, exclude=exclude):
+            return "fenced"
+        try:
+            self._dispatcher.nudge(Nudge.of(run.with_(attempt=run.attempt + 1)))
+        except ServerUnavailable as error:
+            logger.warning("run %s is queued again, but its nudge was not sent: %s", run.run_id, error)
+        return "handed_back"
+
+    def _attempt(self, run: Run, token: str) -> Attempt:
+        return Attempt(
+            self._live,
+            run,
+            token,
+            ticker=self._flusher,
+            monotonic=self._monotonic,
+            random=self._random,
+            count=self._store.count,
+            stopping=self._stopping,
+            lease_ttl_s=self._limits.lease_ttl_s,
+            timeout_s=self._limits.run_timeout_s,
+            max_events=self._limits.max_events,
+            max_bytes=4 * self._limits.output_max_bytes,
+        )
+
+
+def _failure(code: str, message: str, run: Run) -> Outcome:
+    return Outcome(RunStatus.FAILED, error=RunError(code, message, run.attempt))

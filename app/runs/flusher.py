@@ -1,0 +1,89 @@
+"""The background thread of an executing process: sends what attempts have collected, and renews their leases."""
+
+from __future__ import annotations
+
+import logging
+from threading import Condition, Thread
+
+from app.clock import Monotonic
+from app.runs.attempt import Attempt
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.015
+"""Events of one tick travel together: short enough to look live, long enough to cost little."""
+
+
+class Flusher:
+    """One thread for all attempts of a process. It starts with the first attempt, so that it is made after a fork."""
+
+    def __init__(self, *, monotonic: Monotonic, lease_ttl_s: float) -> None:
+        self._monotonic = monotonic
+        self._ttl_ms = int(lease_ttl_s * 1000)
+        self._poll_s = min(1.0, lease_ttl_s / 6)
+        self._attempts: set[Attempt] = set()
+        self._changed = Condition()
+        self._poked = False
+        self._closed = False
+        self._thread: Thread | None = None
+
+    def add(self, attempt: Attempt) -> None:
+        """Look after an attempt until :meth:`discard`."""
+        with self._changed:
+            self._attempts.add(attempt)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="flusher", daemon=True)
+                self._thread.start()
+            elif len(self._attempts) == 1:
+                self._changed.notify()
+
+    def discard(self, attempt: Attempt) -> None:
+        with self._changed:
+            self._attempts.discard(attempt)
+
+    def poke(self) -> None:
+        """Something was collected: flush within a tick."""
+        if self._poked:
+            return
+        with self._changed:
+            self._poked = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        poll_at = self._monotonic() + self._poll_s
+        while self._wait(poll_at):
+            polling = self._monotonic() >= poll_at
+            with self._changed:
+                self._poked = False
+                attempts = list(self._attempts)
+            for attempt in attempts:
+                try:
+                    attempt.flush()
+                    if polling:
+                        attempt.poll(ttl_ms=self._ttl_ms)
+                except Exception:
+                    # One attempt's fault must not silence the others; its own lease will tell.
+                    logger.exception("could not flush run %s", attempt.run.run_id)
+            if polling:
+                poll_at = self._monotonic() + self._poll_s
+
+    def _wait(self, poll_at: float) -> bool:
+        """Sleep until there is work; return false when closed."""
+        with self._changed:
+            while not self._closed and not self._poked:
+                left = poll_at - self._monotonic()
+                if self._attempts and left <= 0:
+                    return True
+                # With nothing to look after there is nothing to poll: sleep until an attempt comes.
+                self._changed.wait(left if self._attempts else None)
+            if not self._closed:
+                self._changed.wait_for(lambda: self._closed, TICK_S)
+            return not self._closed

@@ -1,0 +1,313 @@
+"""Starting runs, and answering for them afterwards.
+
+The way of a start and its round trips: deployment (1, MongoDB), published versions (1, MongoDB), who is healthy (0; a
+snapshot at most 1 s old), free capacity if several roles could take it (0 or 1, Redis), idempotency key if there is one
+(0 or 1, MongoDB), ledger insert (1, MongoDB), live state (1, Redis), nudge (1, broker).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from app.catalog import Catalog
+from app.clock import Clock
+from app.errors import (
+    AcceptanceUnknown,
+    BadRequest,
+    Conflict,
+    Fault,
+    IdempotencyMismatch,
+    NotAccepted,
+    NotFound,
+    RegisterUnknown,
+    ServerUnavailable,
+)
+from app.models.base import Request, parse
+from app.models.deployment import Deployment
+from app.models.event import Event
+from app.models.json_value import canonical, check_json
+from app.models.names import Role
+from app.models.role import RegisterSnapshot
+from app.models.run import Run, RunError, RunRequest, RunStatus, read_expiry
+from app.ports import Dispatcher, Live, Nudge, Page, RunFilter, Store
+from app.resolver import Resolution, resolve
+from app.roles import PlainRoles, RoleTable, RoleView
+from app.runs.gate import Gate
+
+logger = logging.getLogger(__name__)
+
+LIVE_INPUT_BYTES = 256_000
+"""A larger input stays in the ledger, so that Redis holds many open runs."""
+
+
+class Snapshots(Protocol):
+    """Where the register's latest snapshot comes from."""
+
+    def get(self) -> tuple[RegisterSnapshot, int]:
+        """Return the snapshot and its age in milliseconds."""
+
+
+class ResolveRequest(Request):
+    """The body of ``POST /api/v1/deployments/<id>/resolve``."""
+
+    meta: dict[str, Any] = Field(default_factory=dict)
+    healthy_roles: list[Role] | None = None
+    """Asks "what if exactly these roles were healthy"."""
+
+
+class Runs:
+    """What callers can do with runs. Thread-safe; one a process."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        dispatcher: Dispatcher,
+        catalog: Catalog,
+        snapshots: Snapshots,
+        gate: Gate,
+        clock: Clock,
+        rng: random.Random,
+        new_id: Callable[[], str],
+        default_role: str | None,
+        own_role: str,
+        input_max_bytes: int,
+    ) -> None:
+        self._store = store
+        self._live = live
+        self._dispatcher = dispatcher
+        self._catalog = catalog
+        self._snapshots = snapshots
+        self._gate = gate
+        self._clock = clock
+        self._rng = rng
+        self._new_id = new_id
+        self._default_role = default_role
+        self._own_role = own_role
+        self._input_max_bytes = input_max_bytes
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    def start(self, deployment_id: str, body: dict[str, Any], *, default_key: str | None = None) -> Run:
+        """Accept a run of a deployment: resolve, record, queue, nudge.
+
+        ``body`` is the request of the API (see :class:`~app.models.run.RunRequest`); ``default_key`` is the
+        idempotency key of a request that brings none. Asked again with a key, it returns the run of the first time.
+
+        Raises:
+            BadRequest, NotFound, Conflict, IdempotencyMismatch: it can never work like this.
+            NoHealthyVariant, RegisterUnknown, NotAccepted, ServerUnavailable: nothing runs; try again.
+            AcceptanceUnknown: it may run; ask for ``run_id`` once the servers are back.
+        """
+        request = self._read(body)
+        key = request.idempotency_key or default_key
+        return self._start(deployment_id, request, key)
+
+    def retry(self, run_id: str) -> Run:
+        """Start a new run with the input and meta of an ended one, resolved again; its ``retryOf`` is ``run_id``.
+
+        Raises:
+            Conflict: ``run_not_ended``.
+        """
+        old = self.get(run_id)
+        if not old.ended:
+            raise Conflict(
+                f"run {run_id!r} is {old.status.value}; only an ended run can be retried", code="run_not_ended"
+            )
+        request = RunRequest(input=old.input, meta=old.meta, priority=old.priority)
+        return self._start(old.deployment_id, request, None, retry_of=run_id)
+
+    def _start(self, deployment_id: str, request: RunRequest, key: str | None, *, retry_of: str | None = None) -> Run:
+        deployment = self._catalog.deployment(deployment_id)
+        size_and_hash = canonical({"input": request.input, "meta": request.meta})
+        body_hash = hashlib.sha256(size_and_hash).hexdigest()
+        if key is not None and (known := self._store.find_run(deployment_id, key)) is not None:
+            return _same_request(known, key, body_hash)
+        resolution = self._resolve(deployment, request.meta, self._role_view())
+        self._gate.check(resolution.target_role)
+        run = Run(
+            run_id=self._new_id(),
+            deployment_id=deployment.id,
+            variant=resolution.variant.label,
+            flow_id=resolution.version.flow_id,
+            version_id=resolution.version.version_id,
+            target_role=resolution.target_role,
+            target_roles=resolution.variant.target_roles,
+            created_ms=self._clock(),
+            input=request.input,
+            meta=request.meta,
+            explain=resolution.explain,
+            priority=request.priority,
+            expires_ms=read_expiry(request.expires_at),
+            validation=deployment.validation,
+            retry_of=retry_of,
+            idempotency_key=key,
+            body_hash=body_hash,
+            input_in_ledger=len(size_and_hash) > LIVE_INPUT_BYTES,
+        )
+        return self._accept(run, key, body_hash)
+
+    def _accept(self, run: Run, key: str | None, body_hash: str) -> Run:
+        """Make the run durable, then live, then known to the workers; 202 is owed once the first is done."""
+        try:
+            known = self._store.insert_run(run)
+        except ServerUnavailable as error:
+            raise AcceptanceUnknown(
+                f"the ledger went away while run {run.run_id!r} was recorded ({error}); look it up later",
+                run_id=run.run_id,
+            ) from error
+        if known is not None:
+            return _same_request(known, key or "", body_hash)
+        try:
+            self._live.create(run.with_(input={}) if run.input_in_ledger else run)
+        except ServerUnavailable as error:
+            self._refuse(run, error)
+        try:
+            self._dispatcher.nudge(Nudge.of(run))
+        except ServerUnavailable as error:
+            # The run is queued and on record: housekeeping nudges again.
+            logger.warning("run %s is queued, but its nudge was not sent: %s", run.run_id, error)
+        return run
+
+    def _refuse(self, run: Run, cause: ServerUnavailable) -> None:
+        """Write into the ledger that the run was never accepted, and raise."""
+        message = f"the run could not be queued: {cause}"
+        error = RunError("not_accepted", message, run.attempt)
+        try:
+            self._store.refuse_run(
+                run.with_(status=RunStatus.FAILED, error=error, ended_ms=self._clock(), rev=run.rev + 1)
+            )
+        except ServerUnavailable as second:
+            raise AcceptanceUnknown(f"{message}; and then {second}", run_id=run.run_id) from second
+        raise NotAccepted(message) from cause
+
+    def _read(self, body: dict[str, Any]) -> RunRequest:
+        request = parse(RunRequest, body)
+        check_json(request.input, "/input", max_bytes=self._input_max_bytes)
+        check_json(request.meta, "/meta", max_bytes=self._input_max_bytes)
+        try:
+            read_expiry(request.expires_at)
+        except ValueError as error:
+            raise BadRequest.of(
+                [Fault("/expiresAt", f"must be RFC 3339 such as 2026-11-30T21:40:00Z: {error}")]
+            ) from None
+        return request
+
+    # --- resolving -----------------------------------------------------------------------------------------------
+
+    def resolve(self, deployment_id: str, body: dict[str, Any]) -> Resolution:
+        """Say which variant, version and role a run would get; run nothing.
+
+        Raises:
+            BadRequest, NotFound, Conflict, NoHealthyVariant, RegisterUnknown: as :meth:`start`.
+        """
+        request = parse(ResolveRequest, body)
+        check_json(request.meta, "/meta", max_bytes=self._input_max_bytes)
+        deployment = self._catalog.deployment(deployment_id)
+        if request.healthy_roles is not None:
+            return self._resolve(deployment, request.meta, (PlainRoles(dict.fromkeys(request.healthy_roles, True)), 0))
+        return self._resolve(deployment, request.meta, self._role_view())
+
+    def _resolve(self, deployment: Deployment, meta: dict[str, Any], view: tuple[RoleView, int]) -> Resolution:
+        roles, age_ms = view
+        return resolve(
+            deployment,
+            self._catalog.versions_for(deployment),
+            meta,
+            self._rng,
+            roles,
+            self._default_role,
+            self._own_role,
+            snapshot_age_ms=age_ms,
+        )
+
+    def _role_view(self) -> tuple[RoleView, int]:
+        try:
+            snapshot, age_ms = self._snapshots.get()
+        except ServerUnavailable as error:
+            raise RegisterUnknown(f"nobody can say which roles are healthy: {error}") from error
+        if not snapshot.known:
+            raise RegisterUnknown(
+                "nobody can say yet which roles are healthy: the register was out of reach until a moment ago"
+            )
+        return RoleTable(snapshot, self._live.queues), age_ms
+
+    # --- answering for runs --------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> Run:
+        """Return a run as it is now, from the live state while it has one, else from the ledger.
+
+        Raises:
+            NotFound: ``run_not_found``.
+        """
+        run = self._from_live(run_id)
+        if run is None or run.input_in_ledger:
+            recorded = self._store.get_run(run_id)
+            if run is None:
+                run = recorded
+            elif recorded is not None:
+                run = run.with_(input=recorded.input)
+        if run is None:
+            raise NotFound.of("run", run_id)
+        return run
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return events of a run with ``seq`` > ``after``, in order; from the live log while there is one.
+
+        Raises:
+            NotFound: ``run_not_found``.
+        """
+        try:
+            events = self._live.events(run_id, after=after, limit=limit)
+        except ServerUnavailable:
+            events = []
+        if events:
+            return events
+        events = self._store.events(run_id, after=after, limit=limit)
+        if not events and after == 0:
+            self.get(run_id)
+        return events
+
+    def list(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
+        """List runs from the ledger, newest first; it follows the live state within seconds."""
+        return self._store.list_runs(where, after=after, limit=limit)
+
+    def cancel(self, run_id: str, *, force: bool = False) -> Run:
+        """End a queued run, or ask a running one to stop; it stops at its next step.
+
+        Raises:
+            NotFound: ``run_not_found``.
+            Conflict: ``run_ended``.
+        """
+        result = self._live.cancel(run_id, force=force)
+        run = self.get(run_id)
+        if result == "ended" or (result == "missing" and run.ended):
+            raise Conflict(f"run {run_id!r} is {run.status.value} already", code="run_ended")
+        if result == "missing":
+            # Open on record without a live state: nobody can be running it.
+            ended = run.with_(
+                status=RunStatus.CANCELLED, ended_ms=self._clock(), rev=run.rev + 1, cancel_requested=True
+            )
+            self._store.mirror_run(ended)
+            return self.get(run_id)
+        return run
+
+    def _from_live(self, run_id: str) -> Run | None:
+        try:
+            return self._live.get(run_id)
+        except ServerUnavailable:
+            # The ledger's word may be seconds old; that beats no word.
+            return None
+
+
+def _same_request(known: Run, key: str, body_hash: str) -> Run:
+    if known.body_hash != body_hash:
+        raise IdempotencyMismatch(known.deployment_id, key, known.run_id)
+    return known

@@ -1,0 +1,224 @@
+"""An attempt's line to the live state: batches, lost replies, fencing, cancel, the share of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from app.engine.host import Cancelled, Fenced, HandBack, TimedOut
+from app.errors import ServerUnavailable
+from app.live.memory import MemoryLive
+from app.models.event import NewEvent
+from app.models.run import Run, RunStatus, WorkerRef
+from app.ports import Ack, Outcome
+from app.runs.attempt import Attempt
+
+WORKER = WorkerRef("i-1", "worker@host", "worker")
+
+
+class FlakyLive(MemoryLive):
+    """Loses replies: while ``lost`` is above 0 a command is carried out and its answer is not heard."""
+
+    lost = 0
+    away = False
+
+    def _reply(self, ack: Ack) -> Ack:
+        if self.lost > 0:
+            self.lost -= 1
+            raise ServerUnavailable("redis", "Timeout reading from socket")
+        return ack
+
+    def append(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent]) -> Ack:
+        if self.away:
+            raise ServerUnavailable("redis", "away")
+        return self._reply(super().append(run_id, token, batch, events))
+
+    def finish(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome) -> Ack:
+        return self._reply(super().finish(run_id, token, batch, events, outcome))
+
+
+class Ticker:
+    poked = 0
+
+    def poke(self) -> None:
+        self.poked += 1
+
+
+class World:
+    def __init__(self, *, max_events: int = 100, max_bytes: int = 10_000) -> None:
+        self.now = 1000.0
+        self.stopping = False
+        self.ticker = Ticker()
+        self.live = FlakyLive(lambda: int(self.now * 1000))
+        self.live.create(Run("r", "d", "v", "f", "v1", "worker", created_ms=0))
+        claim = self.live.claim("r", worker=WORKER, token="t", ttl_ms=30_000)
+        assert claim.run is not None
+        self.attempt = Attempt(
+            self.live,
+            claim.run,
+            "t",
+            ticker=self.ticker,
+            monotonic=lambda: self.now,
+            random=lambda: 0.5,
+            count=lambda key, packet: 1,
+            stopping=lambda: self.stopping,
+            lease_ttl_s=30,
+            timeout_s=3600,
+            max_events=max_events,
+            max_bytes=max_bytes,
+        )
+
+    def log(self, *names: str) -> None:
+        for name in names:
+            self.attempt.emit(NewEvent("node.started", node=name))
+
+    def nodes(self) -> list[str]:
+        return [event.node for event in self.live.events("r") if event.node]
+
+    def types(self) -> list[str]:
+        return [event.type for event in self.live.events("r")]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_events_wait_for_a_tick_and_leave_in_order(world: World) -> None:
+    world.log("a", "b")
+    assert world.nodes() == []
+    assert world.ticker.poked == 1
+    world.attempt.flush()
+    world.log("c")
+    world.attempt.flush()
+    assert world.nodes() == ["a", "b", "c"]
+
+
+def test_a_short_run_sends_everything_with_its_end(world: World) -> None:
+    world.log("a")
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED, output={"ok": 1}))
+    assert world.types() == ["run.queued", "run.started", "node.started", "run.completed"]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_lost_reply_doubles_no_event(world: World, lost: int) -> None:
+    world.log("a")
+    world.live.lost = lost
+    for _ in range(lost):
+        world.attempt.flush()
+        world.log("later")
+    world.attempt.flush()
+    world.attempt.flush()
+    assert world.nodes() == ["a"] + ["later"] * lost
+
+
+def test_a_lost_reply_to_the_end_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.runs.attempt.RETRY_FIRST_S", 0.001)
+    world.log("a")
+    world.live.lost = 1
+    world.attempt.flush()
+    world.log("b")
+    world.live.lost = 1
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    assert world.types() == ["run.queued", "run.started", "node.started", "node.started", "run.completed"]
+
+
+def test_while_redis_is_away_events_are_kept(world: World) -> None:
+    world.live.away = True
+    world.log("a")
+    world.attempt.flush()
+    world.log("b")
+    world.attempt.flush()
+    world.live.away = False
+    world.attempt.flush()
+    world.attempt.flush()
+    assert world.nodes() == ["a", "b"]
+
+
+def test_an_attempt_that_lost_its_lease_is_told_and_writes_nothing(world: World) -> None:
+    world.live.break_lease("r", attempt=1, reason="lost", role="worker", pause_ms=0, max_losses=3, token="t")
+    world.log("a")
+    world.attempt.flush()
+    with pytest.raises(Fenced):
+        world.attempt.check()
+    assert world.attempt.cancelled()
+    assert not world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    assert world.nodes() == []
+
+
+def test_no_node_starts_once_the_lease_may_have_run_out_unheard(world: World) -> None:
+    world.now += 29
+    world.attempt.check()
+    world.now += 2
+    with pytest.raises(Fenced, match="longer than the lease"):
+        world.attempt.check()
+
+
+def test_a_renewal_that_is_heard_keeps_the_attempt_going(world: World) -> None:
+    world.now += 29
+    world.attempt.poll(ttl_ms=30_000)
+    world.now += 29
+    world.attempt.check()
+
+
+def test_a_cancellation_is_heard_with_a_batch(world: World) -> None:
+    world.live.cancel("r")
+    world.attempt.check()
+    world.log("a")
+    world.attempt.flush()
+    with pytest.raises(Cancelled):
+        world.attempt.check()
+
+
+def test_a_cancellation_is_heard_with_a_renewal_and_wakes_a_sleeper(world: World) -> None:
+    world.live.cancel("r")
+    world.attempt.poll(ttl_ms=30_000)
+    world.attempt.sleep(3600)
+    assert world.attempt.cancelled()
+
+
+def test_an_attempt_has_its_time(world: World) -> None:
+    for _ in range(130):
+        world.now += 29
+        world.attempt.poll(ttl_ms=30_000)
+    with pytest.raises(TimedOut):
+        world.attempt.check()
+
+
+def test_a_stopping_process_hands_back_at_the_next_node(world: World) -> None:
+    world.attempt.check()
+    world.stopping = True
+    with pytest.raises(HandBack):
+        world.attempt.check()
+    assert world.attempt.hand_back("stopping")
+    run = world.live.get("r")
+    assert run is not None
+    assert (run.status, run.attempt, run.losses) == (RunStatus.QUEUED, 2, 0)
+
+
+def share(world: World, emit: Callable[[int], NewEvent], count: int) -> list[str]:
+    for index in range(count):
+        world.attempt.emit(emit(index))
+    world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    return world.types()
+
+
+def test_past_the_share_of_events_only_lifecycle_events_pass_with_one_note() -> None:
+    world = World(max_events=12)
+    types = share(world, lambda index: NewEvent("node.token", data={"text": "x"}), 50)
+    # The two events from before the attempt's own count towards the share.
+    assert types == ["run.queued", "run.started", *["node.token"] * 10, "log", "run.completed"]
+    assert [event.seq for event in world.live.events("r")] == list(range(1, len(types) + 1))
+
+
+def test_the_share_is_bounded_in_bytes_too() -> None:
+    world = World(max_bytes=500)
+    types = share(world, lambda index: NewEvent("log", data={"message": "x" * 100}), 50)
+    assert types.count("log") == 5
+    assert types[-1] == "run.completed"
+
+
+def test_lifecycle_events_always_pass() -> None:
+    world = World(max_events=2)
+    assert share(world, lambda index: NewEvent("node.started", node=str(index)), 5).count("node.started") == 5

@@ -1,0 +1,92 @@
+"""What one worker is, in its main process and in the children of its pool."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from app import wiring
+from app.celery import RolecallCelery
+from app.config import Settings
+from app.health import HealthCheck
+from app.models.heartbeat import Heartbeat
+from app.models.run import WorkerRef
+from app.nodes.registry import load_handlers
+from app.pulse import Activity, Pulse
+from app.runs import Executor
+from app.wiring import Services
+
+T = TypeVar("T")
+
+
+class SharedFlag:
+    """A flag that a process raises for itself and for the children that it forked before or after."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    def set(self) -> None:
+        self._memory[0] = 1
+
+    def is_set(self) -> bool:
+        return self._memory[0] == 1
+
+
+class PerProcess(Generic[T]):
+    """A value that each process makes for itself when it first asks: what a fork must not share.
+
+    The parent's value stays referenced in a child, so that the child does not close what is not its own.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[int, T] = {}
+
+    def get(self) -> T:
+        pid = os.getpid()
+        value = self._values.get(pid)
+        # Without a lock, which a fork could copy in its held state: of two threads' values one is kept, unused.
+        return self._values.setdefault(pid, self._make()) if value is None else value
+
+
+class WorkerProcess:
+    """A worker: who it is, what it needs, what it does. Made before the pool forks."""
+
+    def __init__(self, celery: RolecallCelery, settings: Settings, *, node: str) -> None:
+        self.settings = settings
+        self.identity = who = wiring.identity(role=settings.service_role, node=node)
+        self.stopping = SharedFlag()
+        # Loaded before the fork: children share the pages, and a faulty module stops the worker at once.
+        handlers = load_handlers(settings.node_module_list)
+        self._services = PerProcess(lambda: wiring.build(settings, celery=celery, handlers=handlers))
+        worker = WorkerRef(who.instance_id, who.node, who.role)
+        self._executor = PerProcess(lambda: wiring.executor(self.services, worker, stopping=self.stopping.is_set))
+        self._pulse: Pulse | None = None
+
+    @property
+    def services(self) -> Services:
+        """The services of the process that asks."""
+        return self._services.get()
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of the process that asks."""
+        return self._executor.get()
+
+    def make_pulse(
+        self,
+        activity: Callable[[], Activity],
+        checks: list[HealthCheck],
+        leases: Callable[[], list[tuple[str, str]]],
+    ) -> Pulse:
+        """Make the pulse of the main process."""
+        self._pulse = wiring.pulse(self.services, self.identity, activity=activity, checks=checks, leases=leases)
+        return self._pulse
+
+    def heartbeat(self) -> Heartbeat:
+        """What the main process says of itself now."""
+        if self._pulse is None:
+            raise RuntimeError("this worker has not started yet")
+        return self._pulse.compose()

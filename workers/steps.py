@@ -1,0 +1,89 @@
+"""The worker's bootstep: its pulse starts with the pool, beats on while it drains, and says goodbye."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import bootsteps, signals
+
+from app import wiring
+from app.beat import Beat
+from app.models.names import DISPATCHER
+from app.pulse import Pulse
+from workers.observer import Observer
+
+logger = logging.getLogger(__name__)
+
+
+class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts after the pool has forked and before the consumer takes messages."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._beats: list[Beat] = []
+        self._pulse: Pulse | None = None
+
+    def start(self, parent: Any) -> None:
+        process = parent.app.process
+        observer = Observer(parent, process)
+        parent.observer = observer
+        self._pulse = process.make_pulse(observer.activity, observer.checks(), observer.leases)
+        self._beats = [wiring.heart(parent.app, process.settings, self._pulse)]
+        if process.settings.service_role == DISPATCHER:
+            self._beats.append(wiring.housekeeper(parent.app, process.services))
+        # Signals hold their receivers weakly; the bound methods live as long as this step.
+        signals.task_received.connect(self._received, weak=False)
+        signals.worker_ready.connect(self._ready, weak=False)
+        signals.worker_shutdown.connect(self._shutdown, weak=False)
+        _log_queue(parent)
+        for beat in self._beats:
+            beat.start()
+
+    def stop(self, parent: Any) -> None:
+        """The warm stop begins: say that this worker drains, tell the executing children, and beat on."""
+        parent.app.process.stopping.set()
+        if self._pulse is not None:
+            self._pulse.beat()
+
+    def terminate(self, parent: Any) -> None:
+        """The cold stop: no more is said after this."""
+        parent.app.process.stopping.set()
+        self._goodbye(parent)
+
+    def _received(self, sender: Any = None, **_: Any) -> None:
+        sender.controller.observer.received()
+
+    def _ready(self, sender: Any = None, **_: Any) -> None:
+        # The loop says once a second that it comes round; a frozen loop stops saying so.
+        sender.timer.call_repeatedly(1, sender.controller.observer.looped)
+        # The first beat came before the consumer did and had to call this worker unhealthy.
+        self._beats[0].call_soon()
+
+    def _shutdown(self, sender: Any = None, **_: Any) -> None:
+        self._goodbye(sender)
+
+    def _goodbye(self, parent: Any) -> None:
+        if self._pulse is None:
+            return
+        for beat in self._beats:
+            beat.stop()
+        self._pulse.leave()
+        self._pulse = None
+        parent.app.process.services.close()
+        parent.node_name.release()
+
+
+def _log_queue(parent: Any) -> None:
+    options = parent.app.conf.broker_transport_options
+    settings = parent.app.settings
+    logger.info(
+        "role %r, node %r, queue %r, broker acknowledgements %s, visibility timeout %s (runs do not depend on it)",
+        settings.service_role,
+        parent.hostname,
+        settings.service_role,
+        "emulated" if options.get("ack_emulation") else "of the broker",
+        options.get("visibility_timeout", "default"),
+    )
