@@ -47,6 +47,31 @@ class RunFilter:
 # --- the durable store -------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class JournalPage:
+    """One write to a run's journal: what the next attempt is to take from there instead of executing it again."""
+
+    number: int
+    """Counts from 1 without gaps; whoever holds a number has fenced everybody who comes later with the same."""
+    attempt: int
+    writer: str
+    """The lease token of the attempt that wrote it."""
+    text: str
+    """JSON; :mod:`app.engine.journal` says of what."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """The answer to a claim of an idempotency key of a node.
+
+    ``mine``: execute, then keep the output or release the key. ``taken``: somebody else is executing. ``kept``: it has
+    been done and ``output`` is the JSON text of what came of it.
+    """
+
+    state: Literal["mine", "taken", "kept"]
+    output: str | None = None
+
+
 class Store(Protocol):
     """Flows, deployments and the ledger of runs; durable before a call returns."""
 
@@ -141,6 +166,36 @@ class Store(Protocol):
 
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return stored events with ``seq`` > ``after``, in order."""
+
+    # The journal of a run
+    def journal(self, run_id: str) -> list[JournalPage]:
+        """Return the pages of a run's journal, in order."""
+
+    def journal_put(self, run_id: str, page: JournalPage) -> bool:
+        """Write the next page. Return false, changing nothing, if another writer has that number.
+
+        The same page again, by a writer whose answer got lost, is true. The caller has read, or written, the page
+        before.
+
+        Raises:
+            BadRequest: it is larger than the store can keep; 13 MB always fit.
+        """
+
+    def drop_journal(self, run_id: str) -> None:
+        """Forget the journal of a run that has ended."""
+
+    # Idempotency keys of nodes
+    def claim_key(self, key: str, *, holder: str, ttl_ms: int) -> KeyClaim:
+        """Claim a key for ``holder``, for ``ttl_ms`` unless it is kept or released before.
+
+        One holder at a time; the same holder may claim again.
+        """
+
+    def keep_output(self, key: str, *, holder: str, output: str, ttl_ms: int) -> bool:
+        """Keep the output (JSON text) of what was executed under a key. Return false if another has the key now."""
+
+    def release_key(self, key: str, *, holder: str) -> None:
+        """Give up a claim: nothing was executed, or it failed."""
 
     # Counters of core/count
     def count(self, key: str, packet: str) -> int:
