@@ -1,0 +1,175 @@
+"""Server-sent events: a client is always served from a run's log; the bell only says when to read it again.
+
+This is flask-sse's blueprint and message format, extended: a stream belongs to a run (a caller names no channel),
+events have ids, joining late or again gives exactly what was missed, and a stream ends with its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import NoReturn
+
+from flask import Response, jsonify, request
+from flask_sse import Message, ServerSentEventsBlueprint
+from werkzeug.exceptions import NotAcceptable
+
+from admin.inputs import query, whole
+from admin.process import Process, process
+from app.errors import BadRequest, Fault, Unavailable
+from app.models.event import Event
+from app.models.json_value import MAX_SAFE_INTEGER, dumps
+from app.models.run import Run
+
+KEEPALIVE_S = 15.0
+"""After this time of silence a stream says something, which is how gone clients are noticed, and the log is read
+unasked, so that nothing rests on a ring that was lost."""
+AWAY_S = 2.0
+"""The pause before a server that did not answer is asked again."""
+RETRY_MS = 1_000
+"""When a browser whose connection broke comes back."""
+BATCH = 25
+"""Events read at a time: all that a reader who stalls can hold in memory."""
+
+SSE, JSON = "text/event-stream", "application/json"
+
+# Some readers split lines at these too. As escapes they are the same text to every JSON parser.
+_LINE_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+def message(event: Event) -> Message:
+    """Return an event in flask-sse's format, its data one line of JSON whatever the event holds."""
+    name = "".join(char if char.isprintable() else " " for char in event.type)
+    return Message(dumps(event.to_wire()).translate(_LINE_BREAKS), type=name, id=event.seq)
+
+
+def is_over(run: Run, after: int) -> bool:
+    """Return whether nothing will ever come after event ``after`` of the run."""
+    return run.ended and after >= run.seq
+
+
+class Follower:
+    """Follows the log of one run from the event ``after``, for at most ``seconds``."""
+
+    def __init__(self, held: Process, run_id: str, after: int, *, seconds: float = float("inf")) -> None:
+        self._runs = held.services.runs
+        self._bell = held.services.bell
+        self._stopping = held.stopping
+        self._run_id = run_id
+        self._after = after
+        self._deadline = monotonic() + seconds
+        self._finished = False
+
+    def batches(self) -> Iterator[list[Event]]:
+        """Yield what the log has, then what is added, in order and without gaps.
+
+        An empty list means that nothing came for a while. While Redis is away that is all that comes, and it goes on
+        when Redis is back. Ends with the run, when the time is over, or when the process stops.
+        """
+        while self._goes_on():
+            try:
+                with self._bell.watch(self._run_id) as wait:
+                    yield from self._watched(wait)
+            except Unavailable:
+                self._stopping.wait(self._patience(AWAY_S))
+                yield []
+
+    def _watched(self, wait: Callable[[float], bool]) -> Iterator[list[Event]]:
+        while self._goes_on():
+            events = self._runs.events(self._run_id, after=self._after, limit=BATCH)
+            if events:
+                self._after = events[-1].seq
+                self._finished = events[-1].terminal
+                yield events
+            elif is_over(self._runs.get(self._run_id), self._after):
+                self._finished = True
+            elif not wait(self._patience(KEEPALIVE_S)):
+                yield []
+
+    def _goes_on(self) -> bool:
+        return not (self._finished or self._stopping.is_set() or monotonic() >= self._deadline)
+
+    def _patience(self, seconds: float) -> float:
+        return max(0.0, min(seconds, self._deadline - monotonic()))
+
+
+def wait_for_end(held: Process, run: Run, seconds: float) -> Run:
+    """Return the run when it has ended, or as it is after ``seconds``."""
+    if run.ended or seconds == 0:
+        return run
+    for _ in Follower(held, run.run_id, run.seq, seconds=seconds).batches():
+        pass
+    return held.services.runs.get(run.run_id)
+
+
+class RunEvents(ServerSentEventsBlueprint):  # type: ignore[misc] # flask-sse has no types
+    """flask-sse's blueprint, for the events of runs."""
+
+    @property
+    def redis(self) -> NoReturn:
+        """Refuse flask-sse's own client: events are published by whoever executes a run, never through HTTP."""
+        raise NotImplementedError("the events of a run are read from its log; nothing is published here")
+
+    def messages(self, run_id: str, after: int = 0) -> Iterator[Message | None]:
+        """Return the run's events after ``after`` as messages, and ``None`` whenever it is time for a keepalive."""
+        return _messages(Follower(process(), run_id, after))
+
+    def stream(self, run_id: str) -> Response:
+        """Answer with the events of a run: a stream, or JSON for whoever accepts only that."""
+        # A tie, and a caller who accepts anything, get the stream.
+        accepted = request.accept_mimetypes
+        best = accepted.best_match((SSE, JSON)) if accepted else SSE
+        if best is None:
+            raise NotAcceptable(f"events are given as {SSE} or {JSON}")
+        return self._as_json(run_id) if best == JSON else self._as_stream(run_id)
+
+    def _as_stream(self, run_id: str) -> Response:
+        after = _last_event_id(query(after=_SEQ).get("after", 0))
+        if is_over(process().services.runs.get(run_id), after):
+            # Tells a browser's EventSource to stay away; after anything else it would come back for ever.
+            return Response(status=204)
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return Response(_body(self.messages(run_id, after)), mimetype=SSE, headers=headers)
+
+    def _as_json(self, run_id: str) -> Response:
+        asked = query(after=_SEQ, limit=whole(1, 1000))
+        after, runs = _last_event_id(asked.get("after", 0)), process().services.runs
+        events = runs.events(run_id, after=after, limit=asked.get("limit", 500))
+        if events:
+            following = None if events[-1].terminal else events[-1].seq
+        else:
+            following = None if is_over(runs.get(run_id), after) else after
+        return jsonify(events=[event.to_wire() for event in events], next=following)
+
+
+def _messages(follower: Follower) -> Iterator[Message | None]:
+    for events in follower.batches():
+        yield from map(message, events)
+        if not events:
+            yield None
+
+
+def _body(messages: Iterator[Message | None]) -> Iterator[str]:
+    # Sent at once, so that the answer's headers are too.
+    yield f"retry:{RETRY_MS}\n\n"
+    for each in messages:
+        yield ":keepalive\n\n" if each is None else str(each)
+
+
+_SEQ = whole(0, MAX_SAFE_INTEGER)
+
+
+def _last_event_id(after: int) -> int:
+    """Return the last event that the caller has: the header of a reconnecting browser wins over the parameter."""
+    header = request.headers.get("Last-Event-ID", "").strip()
+    if not header:
+        return after
+    try:
+        seq: int = _SEQ(header)
+    except ValueError as error:
+        raise BadRequest.of([Fault("Last-Event-ID", str(error))]) from None
+    return seq
+
+
+blueprint = RunEvents("events", __name__)
+blueprint.add_url_rule("/runs/<run_id>/events", view_func=blueprint.stream, endpoint="stream")
