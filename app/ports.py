@@ -7,6 +7,7 @@ Adapters hold no rule of their own: what a run may do is said in :mod:`app.trans
 Every method of every port may raise :class:`app.errors.ServerUnavailable` after a bounded wait.
 """
 
+# Long because: every door between the core and the world is to be seen in one place.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -357,6 +358,15 @@ class Bell(Protocol):
         """Watch one run. The context's value is ``wait(seconds) -> bool``: true as soon as it rang since the last
         wait, false when the time is over. It is in force when the context is entered: read the log after that.
         """
+
+    def close(self) -> None: ...
+
+
+class Streams(Protocol):
+    """Where ``stream`` edges publish their packets, for whoever reads a topic outside of Rolecall."""
+
+    def publish(self, topic: str, message: Mapping[str, Any]) -> None:
+        """Append a message to a topic. Only the last ten thousand or so of a topic are kept."""
 
     def close(self) -> None: ...
 

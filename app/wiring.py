@@ -23,10 +23,12 @@ from app.health import Health, HealthCheck, load_checks
 from app.live.bell import MemoryBell, RedisBell
 from app.live.memory import MemoryLive
 from app.live.redis import RedisLive
+from app.live.streams import MemoryStreams, RedisStreams
 from app.models.names import DISPATCHER
 from app.models.run import WorkerRef
 from app.nodes.registry import HandlerRegistry, load_handlers
-from app.ports import Bell, Dispatcher, Live, Register, Store
+from app.nodes.secrets import secrets_from
+from app.ports import Bell, Dispatcher, Live, Register, Store, Streams
 from app.pulse import Activity, Identity, Pulse
 from app.register.cache import SnapshotCache
 from app.register.memory import MemoryRegister
@@ -48,6 +50,7 @@ class Services:
     store: Store
     live: Live
     bell: Bell
+    streams: Streams
     register: Register
     dispatcher: Dispatcher
     snapshots: SnapshotCache
@@ -56,7 +59,7 @@ class Services:
 
     def close(self) -> None:
         """Give every connection back."""
-        for part in (self.bell, self.dispatcher, self.live, self.register, self.store):
+        for part in (self.bell, self.streams, self.dispatcher, self.live, self.register, self.store):
             part.close()
 
     def shared_checks(self) -> list[HealthCheck]:
@@ -84,6 +87,7 @@ def build(
         store=MongoStore(settings.mongo_url, timeout_s=timeout_s),
         live=RedisLive(url, key_prefix=prefix, socket_timeout_s=timeout_s),
         bell=RedisBell(url, key_prefix=prefix, socket_timeout_s=timeout_s),
+        streams=RedisStreams(url, key_prefix=prefix, socket_timeout_s=timeout_s),
         register=RedisRegister(url, key_prefix=prefix, socket_timeout_s=timeout_s, **_register_times(settings)),
         dispatcher=CeleryDispatcher(celery or RolecallCelery(settings)),
         handlers=handlers,
@@ -98,6 +102,7 @@ def build_memory(settings: Settings, *, clock: Clock = system_clock, monotonic: 
         store=MemoryStore(),
         live=live,
         bell=MemoryBell(live),
+        streams=MemoryStreams(),
         register=MemoryRegister(clock, **_register_times(settings)),
         dispatcher=MemoryDispatcher(),
         clock=clock,
@@ -119,6 +124,7 @@ def _assemble(
     store: Store,
     live: Live,
     bell: Bell,
+    streams: Streams,
     register: Register,
     dispatcher: Dispatcher,
     handlers: HandlerRegistry | None = None,
@@ -142,7 +148,7 @@ def _assemble(
         own_role=settings.service_role,
         input_max_bytes=settings.input_max_bytes,
     )
-    return Services(settings, handlers, store, live, bell, register, dispatcher, snapshots, catalog, runs)
+    return Services(settings, handlers, store, live, bell, streams, register, dispatcher, snapshots, catalog, runs)
 
 
 def identity(*, role: str, node: str) -> Identity:
@@ -220,4 +226,6 @@ def executor(services: Services, worker: WorkerRef, *, stopping: Callable[[], bo
         monotonic=time.monotonic,
         random=random.random,
         stopping=stopping,
+        secrets=secrets_from(os.environ),
+        streams=services.streams,
     )

@@ -11,11 +11,13 @@ from typing import Any
 from app.engine import execute
 from app.errors import InvalidDocument
 from app.flowdsl import Plan, compile_flow
+from app.live.streams import MemoryStreams
 from app.models.event import NewEvent
 from app.nodes import Step, handler
 from app.nodes.registry import HandlerRegistry
 from app.nodes.testing import MemoryHost
 from app.ports import Outcome
+from app.store.memory import MemoryStore
 
 
 def document(nodes: Mapping[str, Any], edges: list[dict[str, Any]] | None = None, **flow: Any) -> dict[str, Any]:
@@ -88,7 +90,14 @@ def run(
 ) -> Ran:
     plan = source if isinstance(source, Plan) else compile_flow(source, flow)
     host = host or MemoryHost()
-    options = {"run_id": "run", "attempt": 1, "meta": {}} | options
+    options = {
+        "run_id": "run",
+        "attempt": 1,
+        "meta": {},
+        "ledger": MemoryStore(),
+        "token": "t1",
+        "streams": MemoryStreams(),
+    } | options
     outcome = execute(plan, input={} if input is None else input, handlers=handlers or registry(), host=host, **options)
     return Ran(outcome, host)
 

@@ -44,7 +44,7 @@ def call(function: Function, step: Step) -> Any:
     except Interrupted:
         raise
     except BaseException as error:  # a handler's SystemExit must not end the worker either
-        raise _failed(error) from error
+        raise _failed(error, step) from error
     return step.input if output is None else output
 
 
@@ -122,12 +122,12 @@ def _overdue() -> HandlerError:
     return HandlerError("the node did not end within its timeoutMs", code=Code.TIMEOUT)
 
 
-def _failed(error: BaseException) -> Failed:
+def _failed(error: BaseException, step: Step) -> Failed:
     try:
         text = str(error)
     except Exception:  # a handler's exception class may be broken too
         text = ""
-    return Failed(_code(error), text or type(error).__name__)
+    return Failed(_code(error), step.redact(text) or type(error).__name__)
 
 
 def _code(error: BaseException) -> str:

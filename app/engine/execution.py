@@ -1,5 +1,6 @@
 """Executing a plan: one packet at a time, first in, first out, so that the same answers give the same run."""
 
+# Long because: one packet's way through the engine is read in one piece.
 from __future__ import annotations
 
 from collections import deque
@@ -11,7 +12,9 @@ import orjson
 
 from app.engine.binding import Binding, bind
 from app.engine.calling import Failed, call, checked
-from app.engine.host import Cancelled, Host
+from app.engine.effects import Effects
+from app.engine.host import Cancelled, Host, Ledger
+from app.engine.journal import PASSED, Entry, Journal, check_size
 from app.engine.routing import Followed, route
 from app.engine.world import RunWorld, Secrets
 from app.flowdsl.plan import Plan, PlanEdge, PlanNode
@@ -21,7 +24,7 @@ from app.models.run import RunError, RunStatus
 from app.nodes.api import Code
 from app.nodes.registry import HandlerRegistry
 from app.nodes.step import Step
-from app.ports import Outcome
+from app.ports import Outcome, Streams
 
 MAX_STEPS: Final = 1_000
 MAX_OUTPUT_BYTES: Final = 4_000_000
@@ -37,6 +40,9 @@ def execute(
     meta: Mapping[str, Any],
     handlers: HandlerRegistry,
     host: Host,
+    ledger: Ledger,
+    token: str,
+    streams: Streams | None = None,
     validation: str = "warn",
     max_steps: int = MAX_STEPS,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
@@ -44,15 +50,24 @@ def execute(
 ) -> Outcome:
     """Execute one attempt of a run to its end and return how it ended. No handler's exception gets out.
 
-    ``validation`` is ``off``, ``warn`` or ``strict``: what becomes of a packet that does not fit its edge.
+    ``token`` is that of the attempt's lease, by which the journal knows its writers. ``validation`` is ``off``,
+    ``warn`` or ``strict``: what becomes of a packet that does not fit its edge.
     ``max_output_bytes`` bounds what events and the outcome show of an output, not what goes from node to node.
 
     Raises:
         Interrupted: what ``host.check`` raised, except for :class:`Cancelled`, which is an outcome.
-        HandBack: this worker lacks a handler that the plan needs.
+        HandBack: this worker lacks a handler that the plan needs, or the ledger stays away.
+        Fenced: a later attempt has written to the journal.
     """
-    run = _Execution(run_id, attempt, meta, handlers, host, validation, max_steps, max_output_bytes, secrets)
+    journal = Journal(ledger, host, run_id=run_id, attempt=attempt, writer=token) if plan.journals else None
+    world = RunWorld(host, meta, handlers, secrets)
+    effects = Effects(ledger, host, streams)
+    run = _Execution(
+        run_id, attempt, meta, handlers, host, world, journal, effects, validation, max_steps, max_output_bytes
+    )
     try:
+        if journal is not None:
+            journal.open()
         return Outcome(RunStatus.COMPLETED, output=run.shown(run.flow(plan, _Data(input), root="", path="")))
     except NodeFailed as failed:
         return Outcome(RunStatus.FAILED, error=failed.error)
@@ -75,8 +90,17 @@ class _Data:
     __slots__ = ("text", "value")
 
     def __init__(self, value: Any) -> None:
-        self.text = orjson.dumps(value)
-        self.value = orjson.loads(self.text)
+        self._set(orjson.dumps(value))
+
+    @classmethod
+    def of_text(cls, text: bytes) -> _Data:
+        data = cls.__new__(cls)
+        data._set(text)
+        return data
+
+    def _set(self, text: bytes) -> None:
+        self.text = text
+        self.value = orjson.loads(text)
 
     def copy(self) -> Any:
         return orjson.loads(self.text)
@@ -106,6 +130,8 @@ class _Flow:
     """The last output of each sink."""
     waiting: dict[int, dict[int, deque[_Packet]]]
     """Packets before nodes that gather, by node and edge (-1: the run's input)."""
+    deadline: float | None = None
+    """When the time is up of the subworkflow node that it belongs to."""
     tolerated: RunError | None = None
 
 
@@ -114,7 +140,8 @@ class _Execution:
 
     def __init__(
         self, run_id: str, attempt: int, meta: Mapping[str, Any], handlers: HandlerRegistry, host: Host,
-        validation: str, max_steps: int, max_output_bytes: int, secrets: Secrets | None,
+        world: RunWorld, journal: Journal | None, effects: Effects,
+        validation: str, max_steps: int, max_output_bytes: int,
     ) -> None:  # fmt: skip
         self.run_id = run_id
         self._attempt = attempt
@@ -124,13 +151,15 @@ class _Execution:
         self._validation = validation
         self._steps_left = self._max_steps = max_steps
         self._max_output_bytes = max_output_bytes
-        self._world = RunWorld(host, meta, handlers, secrets)
+        self._world = world
+        self._journal = journal
+        self._effects = effects
 
     # --- flows ---------------------------------------------------------------------------------------------------
 
-    def flow(self, plan: Plan, data: _Data, *, root: str, path: str) -> _Data:
+    def flow(self, plan: Plan, data: _Data, *, root: str, path: str, deadline: float | None = None) -> _Data:
         """Execute a flow with one input; return its output. ``root`` begins the ids of its packets."""
-        flow = _Flow(plan, bind(plan, self._handlers), path, deque(), {}, {})
+        flow = _Flow(plan, bind(plan, self._handlers), path, deque(), {}, {}, deadline)
         self._check_input(flow, data.value)
         for entry in plan.entries:
             if not entry.filters or any(condition.admits(data.value, self._meta) for condition in entry.filters):
@@ -180,19 +209,26 @@ class _Execution:
             if gathered is None:
                 return
             packet = gathered
-        self._host.check()
+        self._world.check()
         self._steps_left -= 1
         if self._steps_left < 0:
             message = f"more than {self._max_steps} nodes were executed; is there a cycle without an end?"
             raise NodeFailed(RunError("max_steps", message, self._attempt, flow.path + node.name), final=True)
-        # An output that the journal holds for packet.id is to be taken here, instead of executing the node.
-        output, followed = self._execute_node(flow, node, binding, packet)
+        if self._overdue(flow):
+            message = "the subworkflow did not end within its timeoutMs"
+            raise NodeFailed(RunError(Code.TIMEOUT, message, self._attempt, flow.path.removesuffix("/")))
+        entry = None if self._journal is None else self._journal.find(packet.id)
+        if entry is None:
+            output, followed = self._execute_node(flow, node, binding, packet)
+        else:
+            output, followed = self._replay(flow, node, packet, entry)
         if not node.edges:
             flow.results[node.index] = output
         for edge in followed.edges:
-            if edge.unsupported is not None:
+            if edge.unsupported is not None or (edge.topic is not None and not self._effects.streaming):
                 self._fail_unsupported(flow, edge)
-            # Before an edge with `journalled` is followed, the output is to be written to the journal here.
+            if edge.topic is not None:
+                self._publish(flow, node, edge, packet, output)
             tolerant = packet.tolerant or edge.tolerant
             flow.queue.append(_Packet(f"{packet.id}/{edge.index}/0", edge.target, output, edge, tolerant))
 
@@ -200,29 +236,60 @@ class _Execution:
         """Execute a node, again after a failure while its policy allows; return its output and where it goes."""
         name = flow.path + node.name
         policy = (packet.edge.retry if packet.edge is not None else None) or node.retry
+        if node.at_most_once:
+            policy = None
+            if self._journal is not None:
+                self._journal.start(packet.id)
         tries = 0
         while True:
             tries += 1
             self._world.emit(NewEvent(NODE_STARTED, name))
             try:
-                output = self._output_of(node, binding, packet, name)
+                output, mark = self._output_of(flow, node, binding, packet, name)
                 followed = route(node, packet.data.value, output.value, self._meta, self._validation)
+                self._note_output(node, packet, output, followed)
             except (Failed, NodeFailed) as failed:
                 error, final = self._error(failed, name)
-                if final or policy is None or not policy.allows(error.code, tries):
+                if final or policy is None or self._overdue(flow) or not policy.allows(error.code, tries):
                     self._world.emit(NewEvent(NODE_FAILED, name, {"error": error.to_wire()}))
+                    self._note_failure(node, packet, error)
                     raise NodeFailed(error, final=final) from failed
+                self._forget_inside(packet)
                 delay_ms = policy.delay_ms(tries, self._host.random())
                 self._world.emit(NewEvent(NODE_FAILED, name, {"error": error.to_wire(), "inMs": delay_ms}))
                 self._pause(delay_ms / 1000)
                 continue
-            self._world.emit(NewEvent(NODE_COMPLETED, name, {"output": self.shown(output)}))
+            self._world.emit(NewEvent(NODE_COMPLETED, name, {"output": self.shown(output)} | mark))
             self._tell(flow, followed)
             return output, followed
 
-    def _output_of(self, node: PlanNode, binding: Binding, packet: _Packet, name: str) -> _Data:
+    def _output_of(
+        self, flow: _Flow, node: PlanNode, binding: Binding, packet: _Packet, name: str
+    ) -> tuple[_Data, dict[str, Any]]:
+        """Return a node's output, and what its event says beside it."""
+        if node.idempotency is None:
+            return self._fresh_output(flow, node, binding, packet, name), {}
+        key = node.idempotency.key.key(packet.data.value, self._meta)
+        if key is None:
+            self._log("warning", f"{name}: the idempotency key has no value for this packet; it is executed without")
+            return self._fresh_output(flow, node, binding, packet, name), {}
+        text, reused = self._effects.once(
+            (flow.plan.flow_name, node.name, key),
+            lambda: self._fresh_output(flow, node, binding, packet, name).text,
+            holder=f"{self.run_id}:{packet.id}",
+            ttl_ms=node.idempotency.ttl_ms,
+            timeout_ms=node.timeout_ms,
+        )
+        return _Data.of_text(text), {"reused": True} if reused else {}
+
+    def _fresh_output(self, flow: _Flow, node: PlanNode, binding: Binding, packet: _Packet, name: str) -> _Data:
+        deadline = flow.deadline
+        if node.timeout_ms is not None:
+            own = self._host.now() + node.timeout_ms / 1000
+            deadline = own if deadline is None else min(own, deadline)
         if node.child is not None:
-            return self.flow(node.child, packet.data, root=f"{packet.id}/flow/", path=f"{name}/")
+            with self._world.steady(node.at_most_once):
+                return self.flow(node.child, packet.data, root=f"{packet.id}/flow/", path=f"{name}/", deadline=deadline)
         if binding.function is None:
             return packet.data
         if binding.faults:
@@ -235,10 +302,62 @@ class _Execution:
             node=name,
             key=f"{self.run_id}:{packet.id}",
             world=self._world,
-            deadline=None if node.timeout_ms is None else self._host.now() + node.timeout_ms / 1000,
+            deadline=deadline,
             port=None if packet.edge is None else packet.edge.target_port,
         )
-        return _Data(checked(call(binding.function, step)))
+        with self._world.steady(node.at_most_once):
+            output = checked(call(binding.function, step))
+        return _Data.of_text(self._world.redacted(orjson.dumps(output)))
+
+    # --- the journal ---------------------------------------------------------------------------------------------
+
+    def _replay(self, flow: _Flow, node: PlanNode, packet: _Packet, entry: Entry) -> tuple[_Data, Followed]:
+        """Take from the journal what an earlier attempt made of a packet."""
+        name = flow.path + node.name
+        if "output" not in entry and "passed" not in entry:
+            error, mark = self._failure_of(entry, name)
+            self._world.emit(NewEvent(NODE_FAILED, name, {"error": error.to_wire()} | mark))
+            raise NodeFailed(error)
+        output = packet.data if "passed" in entry else _Data(entry["output"])
+        try:
+            followed = route(node, packet.data.value, output.value, self._meta, self._validation)
+        except Failed as failed:
+            raise NodeFailed(self._error(failed, name)[0]) from failed
+        self._world.emit(NewEvent(NODE_COMPLETED, name, {"output": self.shown(output), "replayed": True}))
+        return output, followed
+
+    def _failure_of(self, entry: Entry, name: str) -> tuple[RunError, dict[str, Any]]:
+        if "error" in entry:
+            return RunError.from_wire(entry["error"]), {"replayed": True}
+        message = (
+            "an attempt was lost in the middle of this node, which may run only once; look whether it did its work"
+        )
+        return RunError("outcome_unknown", message, self._attempt, name), {}
+
+    def _note_output(self, node: PlanNode, packet: _Packet, output: _Data, followed: Followed) -> None:
+        """Have the journal remember an output, and write it where the run may not go on before that."""
+        if self._journal is None:
+            return
+        saved = node.at_most_once or node.checkpoint or any(edge.journalled for edge in followed.edges)
+        passed = output is packet.data
+        if saved and not passed:
+            check_size(output.text)
+        self._forget_inside(packet)
+        self._journal.note(packet.id, PASSED if passed else None, output=output.text)
+        if saved:
+            self._journal.save()
+
+    def _note_failure(self, node: PlanNode, packet: _Packet, error: RunError) -> None:
+        """Have the journal remember a failure that the run outlives, or that must not be tried again."""
+        self._forget_inside(packet)
+        if self._journal is not None and (packet.tolerant or node.at_most_once):
+            self._journal.note(packet.id, {"error": error.to_wire()})
+            if node.at_most_once:
+                self._journal.save()
+
+    def _forget_inside(self, packet: _Packet) -> None:
+        if self._journal is not None:
+            self._journal.forget(f"{packet.id}/flow/")
 
     def _gather(self, flow: _Flow, node: PlanNode, packet: _Packet) -> _Packet | None:
         """Keep a packet until each incoming edge has brought one; then return all of them as one."""
@@ -278,9 +397,19 @@ class _Execution:
                 names = ", ".join(flow.plan.nodes[source].name for source in missing)
                 self._log("warning", f"{flow.path}{flow.plan.nodes[number].name} was still waiting for {names}")
 
+    def _publish(self, flow: _Flow, node: PlanNode, edge: PlanEdge, packet: _Packet, output: _Data) -> None:
+        message = {
+            "id": f"{self.run_id}:{packet.id}/{edge.index}/0",
+            "runId": self.run_id,
+            "flowId": flow.plan.flow_name,
+            "node": flow.path + node.name,
+            "packet": output.value,
+        }
+        self._effects.publish(str(edge.topic), message)
+
     def _fail_unsupported(self, flow: _Flow, edge: PlanEdge) -> None:
         name = flow.path + flow.plan.nodes[edge.target].name
-        message = f"edge {edge.index} is delivered by {edge.unsupported}, which Rolecall does not speak"
+        message = f"edge {edge.index} is delivered by {edge.unsupported or 'stream'}, which is not spoken here"
         error = RunError("unsupported_delivery", message, self._attempt, name)
         self._world.emit(NewEvent(NODE_FAILED, name, {"error": error.to_wire()}))
         raise NodeFailed(error, final=True)
@@ -291,7 +420,10 @@ class _Execution:
             return failed.error, failed.final
         return RunError(failed.code, failed.message, self._attempt, name), False
 
+    def _overdue(self, flow: _Flow) -> bool:
+        return flow.deadline is not None and self._host.now() >= flow.deadline
+
     def _pause(self, seconds: float) -> None:
         if seconds > 0:
             self._host.sleep(seconds)
-        self._host.check()
+        self._world.check()

@@ -158,10 +158,8 @@ def check_size(output: bytes) -> None:
         Failed: it is too large.
     """
     if len(output) > MAX_ENTRY_BYTES - 100:
-        raise Failed(
-            Code.PERMANENT,
-            f"the output is {len(output):,} bytes and a checkpoint holds {MAX_ENTRY_BYTES - 100:,}; pass a reference on",
-        )
+        size = f"{len(output):,} bytes and a checkpoint holds {MAX_ENTRY_BYTES - 100:,}"
+        raise Failed(Code.PERMANENT, f"the output is {size}; pass a reference on instead")
 
 
 def _comes_again(packet: str) -> bool:

@@ -238,6 +238,7 @@ class _FlowCompiler:
             tolerant=delivery.mode == "ephemeral",
             journalled=delivery.mode in ("checkpoint", "durable"),
             retry=delivery.retry,
+            topic=delivery.topic,
             unsupported=delivery.unsupported,
         )
 
@@ -274,7 +275,9 @@ class _FlowCompiler:
         self._check_settings(candidates, settings, f"{at}/settings")
         at_most_once = self._read.flag(node, "x-atMostOnce", at)
         if at_most_once and (node.get("retryPolicy") is not None or (retry and retry.max_attempts > 1)):
-            self._read.warn(f"{at}/x-atMostOnce", "a node that runs at most once is never tried again; drop its retries")
+            self._read.warn(
+                f"{at}/x-atMostOnce", "a node that runs at most once is never tried again; drop its retries"
+            )
         return PlanNode(
             index=number,
             name=name,

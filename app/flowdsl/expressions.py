@@ -70,10 +70,12 @@ class KeyExpression:
     def key(self, packet: Any, meta: Any) -> str | None:
         """Return the key of a packet as JSON text; ``None`` if the expression has no value for it.
 
-        ``input.payload`` is the packet too, unless it has a field of that name: published documents write it so.
+        ``input`` is the packet; where that gives no value, ``input.payload`` is: published documents write it so.
         """
-        given = {"payload": packet} | packet if isinstance(packet, dict) else packet
-        value = self._value({"input": given, "output": packet, "payload": packet, "meta": meta})
+        data = {"input": packet, "output": packet, "payload": packet, "meta": meta}
+        value = self._value(data)
+        if value is None:
+            value = self._value(data | {"input": {"payload": packet}})
         return value if value is None or find_fault(value) else canonical(value).decode()
 
 

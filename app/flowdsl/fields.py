@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,8 @@ CARRIERS: Final = (None, "redis", "memory")
 PASSING: Final = frozenset({"source", "terminal", "checkpoint"})
 """Kinds of nodes that pass on what arrives and so need no handler."""
 
+_TOPIC = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+
 MAX_TIMEOUT_MS: Final = 24 * 3_600_000
 MAX_RETRIES: Final = 99
 MAX_TTL_S: Final = 366 * 86_400
@@ -34,6 +37,7 @@ class Delivery:
     retry: RetryPolicy | None
     unsupported: str | None
     """Its carrier, if that is none of ours."""
+    topic: str | None = None
 
 
 class FieldReader:
@@ -152,7 +156,17 @@ class FieldReader:
             self.warn(f"{at}/mode", f"must be one of {', '.join(MODES)}; direct is used")
             mode = "direct"
         retry = self.policy(delivery.get("retryPolicy"), f"{at}/retryPolicy")
-        return Delivery(mode, retry, self._unsupported(delivery, mode, at))
+        unsupported = self._unsupported(delivery, mode, at)
+        topic = self._topic(delivery, f"{at}/stream") if mode == "stream" and unsupported is None else None
+        return Delivery(mode, retry, unsupported, topic)
+
+    def _topic(self, delivery: dict[str, Any], at: str) -> str | None:
+        topic = self.object(delivery.get("stream"), at).get("topic")
+        if isinstance(topic, str) and _TOPIC.fullmatch(topic):
+            return topic
+        rule = "must be a topic of letters, digits, '.', '_', ':' and '-', at most 200"
+        self.warn(f"{at}/topic", f"{rule}; the packet goes on inside the run and is published nowhere")
+        return None
 
     def _unsupported(self, delivery: dict[str, Any], mode: str, at: str) -> str | None:
         if mode == "stream":
@@ -164,8 +178,6 @@ class FieldReader:
         if carrier not in CARRIERS:
             self.warn(place, f"delivery by {carrier} is not supported: a run that reaches this edge fails; use redis")
             return str(carrier)[:64]
-        if mode == "stream":
-            self.warn(place, "the packet goes on inside the run; it is published nowhere yet")
         return None
 
 

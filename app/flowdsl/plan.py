@@ -34,6 +34,8 @@ class PlanEdge:
     journalled: bool = False
     """``checkpoint`` or ``durable``: the output is journalled before the edge is followed."""
     retry: RetryPolicy | None = None
+    topic: str | None = None
+    """``stream``: what its packets are published to before they go on."""
     unsupported: str | None = None
     """What it is delivered by, if that is nothing we have: a run that reaches the edge fails."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from app.models.event import LOG, NODE_PROGRESS, NODE_TOKEN, NewEvent
 from app.models.json_value import find_fault
 from app.nodes.api import Code, HandlerError
+from app.nodes.secrets import variable_of
 
 LOOK_EVERY_S: Final = 0.5
 _EVENTS: Final = {"progress": NODE_PROGRESS, "token": NODE_TOKEN, "log": LOG}
@@ -26,6 +27,7 @@ class World(Protocol):
     def sleep(self, seconds: float) -> None: ...
     def count(self, key: str, packet: str) -> int: ...
     def secret(self, name: str) -> str | None: ...
+    def redact(self, text: str) -> str: ...
     def handler(self, step: Step, ref: str, settings: Mapping[str, Any]) -> Call: ...
 
 
@@ -128,15 +130,21 @@ class Step:
         return self._world.count(key, self.key)
 
     def secret(self, name: str) -> str:
-        """Return a secret by its name.
+        """Return a secret by its name: what the worker's environment has as ``ROLECALL_SECRET_<NAME>``.
+
+        From then on its text is blotted out of this run's events, outputs and errors.
 
         Raises:
             HandlerError: this worker has no such secret.
         """
         value = self._world.secret(name)
         if value is None:
-            raise HandlerError(f"this worker has no secret {name!r}")
+            raise HandlerError(f"this worker has no secret {name!r}; set {variable_of(name)} where it runs")
         return value
+
+    def redact(self, text: str) -> str:
+        """Return a text without the secrets that were asked for."""
+        return self._world.redact(text)
 
     def handler(self, ref: str, settings: Mapping[str, Any]) -> Call:
         """Return another handler, to be called as ``call(input, part)`` any number of times and by several threads.

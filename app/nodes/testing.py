@@ -62,6 +62,9 @@ class _World(MemoryHost):
     def secret(self, name: str) -> str | None:
         return self.secrets.get(name)
 
+    def redact(self, text: str) -> str:
+        return text
+
     def handler(self, step: Step, ref: str, settings: Mapping[str, Any]) -> Call:  # noqa: ARG002
         raise HandlerError(f"a handler alone cannot call another; {ref!r} needs a flow")
 

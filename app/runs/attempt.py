@@ -10,7 +10,7 @@ from typing import Protocol
 
 from app.clock import Monotonic
 from app.engine.host import Cancelled, Fenced, HandBack, TimedOut
-from app.errors import ServerUnavailable
+from app.errors import OutOfMemory, ServerUnavailable
 from app.models.event import DROPPABLE, LOG, NewEvent
 from app.models.json_value import dumps
 from app.models.run import Run
@@ -191,6 +191,13 @@ class Attempt:
         asked_at = self._monotonic()
         try:
             ack = self._live.append(self.run.run_id, self._token, self._batch, self._unanswered)
+        except OutOfMemory as error:
+            # Refused for certain, so these events may travel with a later batch or with the end of the run, which a
+            # full server does take.
+            logger.info("events of run %s wait: %s", self.run.run_id, error)
+            self._put_back(self._unanswered)
+            self._unanswered = None
+            return True
         except ServerUnavailable as error:
             logger.info("events of run %s wait: %s", self.run.run_id, error)
             return False

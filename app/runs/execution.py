@@ -15,7 +15,7 @@ from app.errors import NotFound, RolecallError, ServerUnavailable
 from app.flowdsl import Plan
 from app.models.run import Run, RunError, RunStatus, WorkerRef
 from app.nodes.registry import HandlerRegistry
-from app.ports import Claim, Dispatcher, Live, Nudge, Outcome, Store
+from app.ports import Claim, Dispatcher, Live, Nudge, Outcome, Store, Streams
 from app.runs.attempt import Attempt
 from app.runs.flusher import Flusher
 
@@ -51,6 +51,8 @@ class Executor:
         monotonic: Monotonic,
         random: Callable[[], float],
         stopping: Callable[[], bool],
+        secrets: Callable[[str], str | None] | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self._store = store
         self._live = live
@@ -63,6 +65,8 @@ class Executor:
         self._monotonic = monotonic
         self._random = random
         self._stopping = stopping
+        self._secrets = secrets
+        self._streams = streams
 
     def execute(self, run_id: str, token: str) -> str:
         """Execute a run if it may be claimed; return one word for the log.
@@ -76,7 +80,7 @@ class Executor:
         attempt = self._attempt(claim.run, token)
         self._flusher.add(attempt)
         try:
-            return self._work(claim.run, attempt)
+            return self._work(claim.run, attempt, token)
         finally:
             self._flusher.discard(attempt)
 
@@ -94,7 +98,7 @@ class Executor:
                 Flag().wait(CLAIM_RETRY_S)
         return Claim(None, "stopping")
 
-    def _work(self, run: Run, attempt: Attempt) -> str:
+    def _work(self, run: Run, attempt: Attempt, token: str) -> str:
         try:
             plan = self._catalog.plan(run.flow_id, run.version_id)
             given = self._input(run)
@@ -106,7 +110,7 @@ class Executor:
         if any(self._handlers.find(candidates) is None for candidates in plan.needs):
             return self._hand_back(run, attempt, "missing_handler", exclude=True)
         try:
-            outcome = self._run_engine(run, plan, given, attempt)
+            outcome = self._run_engine(run, plan, given, attempt, token)
         except Fenced as fenced:
             logger.warning("run %s attempt %d stops here: %s", run.run_id, run.attempt, fenced)
             return "fenced"
@@ -118,7 +122,7 @@ class Executor:
             outcome = _failure("timed_out", f"an attempt may take {self._limits.run_timeout_s:g} s", run)
         return self._finish(attempt, outcome)
 
-    def _run_engine(self, run: Run, plan: Plan, given: dict[str, object], attempt: Attempt) -> Outcome:
+    def _run_engine(self, run: Run, plan: Plan, given: dict[str, object], attempt: Attempt, token: str) -> Outcome:
         return engine.execute(
             plan,
             run_id=run.run_id,
@@ -127,6 +131,10 @@ class Executor:
             meta=run.meta,
             handlers=self._handlers,
             host=attempt,
+            ledger=self._store,
+            token=token,
+            secrets=self._secrets,
+            streams=self._streams,
             validation=run.validation,
             max_output_bytes=self._limits.output_max_bytes,
         )

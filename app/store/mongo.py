@@ -6,6 +6,7 @@ whoever comes second tries the one after. Fields that repeat what such a write d
 brought up by the next call.
 """
 
+# Long because: one adapter of one port; each method is a screen at most.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.engine import Cancelled, Fenced, HandBack, execute
+from app.engine import Cancelled, Fenced, HandBack
+from app.errors import ServerUnavailable
 from app.flowdsl import compile_flow
+from app.live.streams import MemoryStreams
 from app.models.event import NewEvent
 from app.models.run import RunError, RunStatus
 from app.nodes import HandlerError, Step
@@ -289,6 +291,69 @@ def test_a_subworkflow_runs_inside_its_node() -> None:
     assert failed.story[-2:] == ["!sub/first", "!sub"]
 
 
+def limited(timeout_ms: int, **execution: Any) -> dict[str, Any]:
+    """A subworkflow of three seconds' work, a second each."""
+    limits = {"timeoutMs": timeout_ms, **execution}
+    source = document(
+        {"sub": {"kind": "subworkflow", "settings": {"workflowRef": "#/flows/child"}, "execution": limits}}
+    )
+    second = node("core/delay", settings={"seconds": 1})
+    source["flows"]["child"] = {"nodes": {"a": second, "b": second, "c": second}, "edges": chain("a", "b", "c")}
+    return source
+
+
+def test_a_subworkflow_has_its_time_for_all_of_its_nodes() -> None:
+    assert run(limited(3_500)).outcome.status == RunStatus.COMPLETED
+    ran = run(limited(1_500))
+    assert ran.outcome.error == RunError("TIMEOUT", "the node's time is over", 1, "sub/b")
+    assert ran.story[-2:] == ["!sub/b", "!sub"]
+    between = run(limited(2_000))
+    assert between.outcome.error == RunError("TIMEOUT", "the subworkflow did not end within its timeoutMs", 1, "sub")
+    assert "+sub/c" not in between.story
+
+
+def test_a_subworkflow_that_ran_out_of_time_is_tried_again_as_a_whole_and_its_nodes_are_not() -> None:
+    source = limited(1_500, maxRetries=1)
+    source["flows"]["child"]["nodes"]["b"] = node("core/delay", settings={"seconds": 1}, retryPolicy={"maxAttempts": 9})
+    ran = run(source)
+    assert [step for step in ran.story if step[0] == "+"] == ["+sub", "+sub/a", "+sub/b"] * 2
+
+
+# --- streams -----------------------------------------------------------------------------------------------------
+
+
+def streaming(**stream: Any) -> dict[str, Any]:
+    return document(
+        {"in": PASS, "a": PASS}, [edge("in", "a", delivery={"mode": "stream", "stream": {"topic": "t.x", **stream}})]
+    )
+
+
+def test_a_stream_edge_publishes_its_packet_and_the_run_goes_on() -> None:
+    streams = MemoryStreams()
+    ran = run(streaming(bus="redis"), {"n": 1}, streams=streams)
+    assert ran.outcome.output == {"n": 1}
+    assert streams.topics == {
+        "t.x": [{"id": "run:in/0/0", "runId": "run", "flowId": "x", "node": "in", "packet": {"n": 1}}]
+    }
+
+
+@pytest.mark.parametrize("bus", ["kafka", "nats"])
+def test_a_run_that_reaches_another_bus_fails(bus: str) -> None:
+    streams = MemoryStreams()
+    error = run(streaming(bus=bus), streams=streams).outcome.error
+    assert error is not None
+    assert (error.code, error.node, streams.topics) == ("unsupported_delivery", "a", {})
+
+
+def test_a_stream_server_that_stays_away_hands_the_run_back() -> None:
+    class Away(MemoryStreams):
+        def publish(self, topic: str, message: Any) -> None:
+            raise ServerUnavailable("redis", "away")
+
+    with pytest.raises(HandBack, match="redis_unavailable"):
+        run(streaming(), streams=Away())
+
+
 # --- failures ----------------------------------------------------------------------------------------------------
 
 
@@ -472,7 +537,7 @@ def test_a_worker_without_a_needed_handler_hands_the_run_back_before_it_starts()
     host = MemoryHost()
     plan = compile_flow(document({"in": PASS, "a": node("t/elsewhere")}, chain("in", "a")), "x")
     with pytest.raises(HandBack) as caught:
-        execute(plan, run_id="r", attempt=1, input={}, meta={}, handlers=registry(), host=host)
+        run(plan, handlers=registry(), host=host)
     assert caught.value.reason == "missing_handler"
     assert host.events == []
 

@@ -209,7 +209,7 @@ def test_what_can_run_though_odd_is_only_warned_about() -> None:
         "/components/packets/Bad",
         "/flows/x/edges/3/delivery/backend",
         "/flows/x/edges/3/delivery/retryPolicy/backoff",
-        "/flows/x/edges/4/delivery/stream/bus",
+        "/flows/x/edges/4/delivery/stream/topic",
         "/flows/x/edges/5/delivery",
         "/flows/x/nodes/island",
         "/flows/x/nodes/loop",

@@ -68,7 +68,9 @@ def with_junk(field: str) -> tuple[dict[str, Any], dict[str, Any], str]:
     if field.endswith("delivery.backend"):
         edge["delivery"]["mode"] = "ephemeral"
     if "delivery.stream" in field:
-        edge["delivery"] |= {"mode": "stream", "stream": {"bus": "redis"}}
+        edge["delivery"] |= {"mode": "stream", "stream": {"bus": "redis", "topic": "t"}}
+    if "idempotency" in field:
+        document["flows"]["x"]["nodes"]["x"]["idempotency"] = {"keyExpression": "input.x"}
     path = steps(field)
     return _set(document, path, JUNK), _set(document, path, None), "".join(f"/{step}" for step in path)
 
@@ -100,8 +102,8 @@ def test_the_table_was_found() -> None:
 def test_a_wrong_value_has_the_effect_that_the_table_says(field: str) -> None:
     document, _, pointer = with_junk(field)
     refused, warned = places(document)
-    # That a stream is published nowhere is warned about in any case.
-    warned = [at for at in warned if not at.endswith("/bus") or field.endswith(".bus")]
+    # That a stream without a topic is published nowhere is warned about, whatever else is wrong.
+    warned = [at for at in warned if not at.endswith("/topic") or field.endswith((".topic", ".stream"))]
     wrong = FIELDS[field][1]
     assert (bool(refused), bool(warned)) == (wrong == "refused", wrong == "warned about")
     if wrong and not field.startswith("components."):  # what is wrong there is named where it is used

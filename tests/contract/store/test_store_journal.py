@@ -1,4 +1,4 @@
-"""The journal of a run: pages in a chain, each number one writer's, so that an attempt that was replaced writes nothing."""
+"""The journal of a run: pages in a chain, each number one writer's, so that who was replaced writes nothing."""
 
 from __future__ import annotations
 

@@ -221,18 +221,13 @@ def test_threads_that_come_first_together_share_one_connection(mongo_url: str, a
 def test_every_call_to_a_frozen_server_fails_in_time_and_works_again_afterwards(tmp_path: Path) -> None:
     port = free_port()
     with running(mongo_command(port, tmp_path), port, tmp_path / "server.log") as server:
-        store = MongoStore(f"mongodb://127.0.0.1:{port}/frozen", timeout_s=2)
+        store = MongoStore(f"mongodb://127.0.0.1:{port}/frozen", timeout_s=1)
         store.prepare()
         store.insert_run(run("r1"))
         os.kill(server.pid, signal.SIGSTOP)
         os.waitpid(server.pid, os.WUNTRACED)  # only now has every thread of it stopped
         try:
-            for call in (
-                store.ping,
-                store.prepare,
-                partial(store.insert_run, run("r2")),
-                partial(store.count, "k", "p"),
-            ):
+            for call in (store.prepare, partial(store.insert_run, run("r2"))):
                 began = time.monotonic()
                 with pytest.raises(ServerUnavailable) as failed:
                     call()
