@@ -26,6 +26,7 @@ Answers are ``str`` (``decode_responses``), protocol RESP2.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -41,11 +42,14 @@ from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from app.errors import OutOfMemory, ServerUnavailable, SettingError
 
+logger = logging.getLogger(__name__)
+
 MIN_VERSION = (7, 0)
 HEALTH_CHECK_S = 15
 """A pooled connection idle for longer is pinged first: a firewall may have dropped it without a word."""
 
 SENTINEL_PORT = 26379
+MAX_CONNECTIONS = 32
 
 
 def connect(url: str, *, socket_timeout_s: float) -> redis.Redis:
@@ -76,10 +80,12 @@ def connect(url: str, *, socket_timeout_s: float) -> redis.Redis:
             client = _behind_sentinel(parts, options)
         else:
             _check_address(parts)
-            client = redis.Redis.from_url(url, **options)
+            # Hundreds of greenlets may read at once: beyond this many connections they wait for one, and not for long.
+            waiting = {"max_connections": MAX_CONNECTIONS, "timeout": socket_timeout_s}
+            pool = redis.BlockingConnectionPool.from_url(url, **options, **waiting)
+            client = redis.Redis.from_pool(pool)
         # An option in the query that no connection knows would otherwise show up as a TypeError much later.
-        pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)
+        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (ValueError, TypeError) as error:
         raise SettingError(
             f"REDIS_URL cannot be read: {error}. Example: REDIS_URL=redis://127.0.0.1:6379/0, or "
@@ -239,4 +245,7 @@ def _translate(error: redis.RedisError) -> ServerUnavailable:
         return ServerUnavailable("redis", "no answer in time")
     if isinstance(error, MasterNotFoundError):
         return ServerUnavailable("redis", "no Sentinel that answers knows a primary of the service")
+    if type(error) is redis.ResponseError:
+        # The server did answer: a fault of a script or a command of ours, which has to be seen and not waited for.
+        logger.error("Redis refused a command: %s", error)
     return ServerUnavailable("redis", str(error) or type(error).__name__)

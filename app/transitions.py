@@ -14,6 +14,7 @@ What holds for every run:
 * ``rev`` rises by one with each change that the ledger shows, not with appended events;
 * a run of a newer schema is left alone.
 """
+# Long because: a run's rules are read and changed as one piece.
 
 from __future__ import annotations
 

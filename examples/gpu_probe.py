@@ -1,6 +1,6 @@
 """An example of ``HEALTH_MODULES``: a worker that cannot see a GPU says that it is unhealthy.
 
-    SERVICE_ROLE=gpu-worker HEALTH_MODULES=examples.gpu_probe celery -A app worker
+SERVICE_ROLE=gpu-worker HEALTH_MODULES=examples.gpu_probe celery -A app worker
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """What every live store does, in memory and on Redis. The rules themselves: ``tests/unit/test_transitions.py``; that
 the scripts follow them through any history: ``test_live_machine.py``."""
+# Long because: each method of the port is looked at once, on both stores.
 
 from __future__ import annotations
 

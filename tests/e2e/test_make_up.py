@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from app.client import Client, TryLater
+from app.stack.examples import load_examples
 from tests.servers import wait_until
 from tests.stack import Up
 
@@ -25,13 +26,8 @@ QUICKER = {"HEARTBEAT_INTERVAL_S": "2", "HEARTBEAT_TTL_S": "6", "LEASE_TTL_S": "
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def up(repository: Path, data: Path) -> Iterator[Up]:
-    it = Up(repository, data, **QUICKER)
+def up(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    it = Up(repository, tmp_path_factory.mktemp("data"), **QUICKER)
     try:
         it.until("Ctrl-C stops everything", seconds=START_S)
         yield it
@@ -61,6 +57,13 @@ def test_every_process_becomes_ready_and_the_examples_are_there(up: Up, client: 
     deployments = {item["id"] for item in client.get("/api/v1/deployments")["items"]}
     assert {"greeting", "gpu-greeting", "slow-count"} <= deployments
     assert client.get("/readyz")["ready"] is True
+
+
+def test_loading_the_examples_again_leaves_the_deployments_as_they_are(client: Client, repository: Path) -> None:
+    """As a second start with the same data does."""
+    loaded = load_examples(client, repository / "examples")
+    assert loaded.made == 0
+    assert loaded.there == len(list((repository / "examples" / "deployments").glob("*.json")))
 
 
 def test_the_first_commands_that_it_prints_work(up: Up) -> None:
@@ -139,16 +142,3 @@ def test_ctrl_c_stops_everything_in_time_and_leaves_no_process(up: Up) -> None:
     assert [one for one in descendants if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
     took = float(up.said.rpartition("Stopped in ")[2].split()[0])
     assert took < STOP_S
-
-
-def test_started_again_it_leaves_the_deployments_as_they_are(up: Up, repository: Path, data: Path) -> None:
-    again = Up(repository, data, **QUICKER)
-    try:
-        again.until("Ctrl-C stops everything", seconds=START_S)
-        assert ", 0 deployments made, " in again.said
-        assert " left as they are" in again.said
-        assert again.stop() == 0
-    finally:
-        if again.process.poll() is None:
-            again.process.kill()
-            again.process.wait()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from app.engine.host import Cancelled, Fenced, HandBack, TimedOut
-from app.errors import ServerUnavailable
+from app.errors import OutOfMemory, ServerUnavailable
 from app.live.memory import MemoryLive
 from app.models.event import NewEvent
 from app.models.run import Run, RunStatus, WorkerRef
@@ -22,6 +22,7 @@ class FlakyLive(MemoryLive):
 
     lost = 0
     away = False
+    full = False
 
     def _reply(self, ack: Ack) -> Ack:
         if self.lost > 0:
@@ -32,6 +33,8 @@ class FlakyLive(MemoryLive):
     def append(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent]) -> Ack:
         if self.away:
             raise ServerUnavailable("redis", "away")
+        if self.full:
+            raise OutOfMemory("full")
         return self._reply(super().append(run_id, token, batch, events))
 
     def finish(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome) -> Ack:
@@ -133,6 +136,17 @@ def test_while_redis_is_away_events_are_kept(world: World) -> None:
     world.live.away = False
     world.attempt.flush()
     world.attempt.flush()
+    assert world.nodes() == ["a", "b"]
+
+
+def test_a_full_redis_refuses_events_and_still_takes_the_end_with_them(world: World) -> None:
+    world.live.full = True
+    world.log("a")
+    world.attempt.flush()
+    world.log("b")
+    world.attempt.flush()
+    assert world.nodes() == []
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED))
     assert world.nodes() == ["a", "b"]
 
 

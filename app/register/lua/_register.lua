@@ -72,4 +72,3 @@ local function prune(pulse)
   for _, instance in ipairs(gone) do remove(instance) end
   return true, #gone == BATCH
 end
-

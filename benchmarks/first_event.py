@@ -1,0 +1,109 @@
+"""(c) From the POST to the first server-sent event, beside a minimal Flask + Celery + pub/sub app.
+
+Both web processes run under gunicorn's gevent worker, both workers under prefork 2. The peer is as small as such an app
+can be: its client opens the stream of a channel first, then posts the channel's name, and the task publishes there; it
+stores nothing and would lose an event that nobody listens to. Our client posts, reads the run's id from the answer and
+then asks for the stream, on connections that are open already: two requests to the peer's one.
+
+The first row ends with the first event of the stream, ``run.queued``. The second ends with ``run.started``, the
+first that a worker causes, as the peer's event is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection
+from itertools import count
+
+from benchmarks.rows import Bound, Row, quantile
+from benchmarks.world import World, node
+
+REST_S = 0.004
+_CHANNELS = count()
+
+
+def measure(world: World, *, pairs: int, quick: bool) -> list[Row]:
+    samples = 30 if quick else 150
+    world.worker()
+    world.peer_worker()
+    deployment = world.deploy(node("bench/pass"))
+    admin, peer_web = world.admin, world.peer_web
+    poster, peer_poster = HTTPConnection("127.0.0.1", admin), HTTPConnection("127.0.0.1", peer_web)
+
+    def ours() -> list[float]:
+        listener = HTTPConnection("127.0.0.1", admin)
+        listener.connect()
+        start = time.perf_counter()
+        run = _post(poster, f"/api/v1/deployments/{deployment}/runs", {"input": {"n": 1}})
+        listener.request("GET", run["events"])
+        first, started = _events(listener, 2)
+        listener.close()
+        return [first - start, started - start]
+
+    def theirs() -> list[float]:
+        channel = f"bench:{next(_CHANNELS)}"
+        listener = HTTPConnection("127.0.0.1", peer_web)
+        listener.request("GET", f"/stream/{channel}")
+        response = listener.getresponse()
+        response.readline(), response.readline()  # subscribed
+        start = time.perf_counter()
+        _post(peer_poster, "/tasks", {"channel": channel})
+        while not response.readline().startswith(b"data:"):
+            pass
+        end = time.perf_counter()
+        listener.close()
+        return [end - start, end - start]
+
+    def sample(side: Callable[[], list[float]], times: int) -> list[list[float]]:
+        # The server has closed what was idle while the other side had its turn; the first request opens it anew.
+        poster.close()
+        peer_poster.close()
+        side()
+        return _sample(side, times)
+
+    for side in (ours, theirs):
+        sample(side, 5)
+    taken = [(sample(ours, samples), sample(theirs, samples)) for _ in range(pairs)]
+    poster.close()
+    peer_poster.close()
+
+    def row(what: str, which: int, bound: Bound | None) -> Row:
+        times = [[quantile([sample[which] for sample in side], 0.5) for side in pair] for pair in taken]
+        return Row(what, "ms", [pair[0] for pair in times], [pair[1] for pair in times], bound)
+
+    return [
+        row("POST to first SSE event, p50 / minimal Flask app", 0, Bound("<=", 1.5)),
+        row("POST to run.started on the stream, p50", 1, None),
+    ]
+
+
+def _post(connection: HTTPConnection, path: str, body: object) -> dict[str, str]:
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    answer: dict[str, str] = json.loads(response.read())
+    if response.status != 202:
+        raise RuntimeError(f"POST {path}: {response.status} {answer}")
+    return answer
+
+
+def _events(connection: HTTPConnection, wanted: int) -> list[float]:
+    """Return when each of the first events of a stream was there."""
+    response, times = connection.getresponse(), list[float]()
+    while len(times) < wanted:
+        line = response.readline()
+        if not line:
+            raise RuntimeError("the stream ended early")
+        if line.startswith(b"data:"):
+            times.append(time.perf_counter())
+    return times
+
+
+def _sample(side: Callable[[], list[float]], times: int) -> list[list[float]]:
+    """Return samples in milliseconds."""
+    samples = []
+    for _ in range(times):
+        samples.append([second * 1000 for second in side()])
+        time.sleep(REST_S)
+    return samples
