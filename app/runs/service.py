@@ -263,14 +263,18 @@ class Runs:
 
         Raises:
             NotFound: ``run_not_found``.
+            ServerUnavailable: Redis is away and the run had not ended when the ledger last heard of it.
         """
         try:
-            events = self._live.events(run_id, after=after, limit=limit)
-        except ServerUnavailable:
-            events = []
+            events, away = self._live.events(run_id, after=after, limit=limit), None
+        except ServerUnavailable as error:
+            events, away = [], error
         if events:
             return events
         events = self._store.events(run_id, after=after, limit=limit)
+        if not events and away is not None and not self.get(run_id).ended:
+            # "Nothing new" would be a guess: whoever follows the run must ask again, not wait for a ring.
+            raise away
         if not events and after == 0:
             self.get(run_id)
         return events

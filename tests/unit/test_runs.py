@@ -231,7 +231,21 @@ def test_while_redis_is_away_a_run_is_known_from_the_ledger(
     monkeypatch.setattr(world.live, "get", _away)
     monkeypatch.setattr(world.live, "events", _away)
     assert world.run(run).status is RunStatus.QUEUED
-    assert world.runs.events(run.run_id) == []
+    with pytest.raises(ServerUnavailable):
+        world.runs.events(run.run_id)
+
+
+def test_while_redis_is_away_the_events_of_an_ended_run_are_read_from_the_ledger(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = world.runs.start("counting", {})
+    world.work()
+    events = world.runs.events(run.run_id)
+    world.housekeeping.round()
+    monkeypatch.setattr(world.live, "get", _away)
+    monkeypatch.setattr(world.live, "events", _away)
+    assert world.runs.events(run.run_id) == events
+    assert world.runs.events(run.run_id, after=events[-1].seq) == []
 
 
 # --- cancel and retry --------------------------------------------------------------------------------------------
