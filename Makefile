@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint bench soak lock clean
+.PHONY: help up test acceptance lint bench soak lock clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 up: $(VENV)/.embedded ## Install what is needed, start everything, load the examples; Ctrl-C stops it
 	@exec $(BIN)/rolecall up
 
 test: $(VENV)/.test lint ## Install what is needed, check the code, run the quick tests
-	@$(BIN)/pytest -q -m "not soak"
+	@$(BIN)/pytest -q -m "not soak and not e2e"
+
+acceptance: $(VENV)/.test ## Drive the whole product from outside: `make up`, and its pages in a browser
+	@$(BIN)/pytest -q -m "e2e and not soak"
 
 lint: $(VENV)/.test ## Check style, types and layers
 	@$(BIN)/ruff check .
