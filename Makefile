@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help up test acceptance lint bench soak lock clean
+.PHONY: help up test quick acceptance lint bench soak lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -13,8 +13,12 @@ help: ## Show this list
 up: $(VENV)/.embedded ## Install what is needed, start everything, load the examples; Ctrl-C stops it
 	@exec $(BIN)/rolecall up
 
-test: $(VENV)/.test lint ## Install what is needed, check the code, run the quick tests
-	@$(BIN)/pytest -q -m "not soak and not e2e"
+test: $(VENV)/.test ## Install what is needed, check the code, run the quick tests
+	@$(MAKE) --no-print-directory -j2 lint quick
+
+# Tests wait for real processes half of the time, so two files at a time keep two cores busy.
+quick: $(VENV)/.test ## Run the quick tests alone
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not browser"
 
 acceptance: $(VENV)/.test ## Drive the whole product from outside: `make up`, and its pages in a browser
 	@$(BIN)/pytest -q -m "e2e and not soak"
