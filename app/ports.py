@@ -210,15 +210,17 @@ class Store(Protocol):
 
 # --- the live state ----------------------------------------------------------------------------------------------
 
-ClaimRefusal = Literal["missing", "ended", "taken", "other_role", "too_early", "excluded", "newer_schema", "stopping"]
+ClaimRefusal = Literal[
+    "missing", "ended", "taken", "other_role", "too_early", "excluded", "expired", "newer_schema", "stopping"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The answer to a claim: the run, or why not.
 
-    ``taken``: somebody else holds it. ``excluded``: this instance handed it back before. ``stopping``: this process
-    stops and did not ask.
+    ``taken``: somebody else holds it. ``excluded``: this instance handed it back before. ``expired``: its ``expiresAt``
+    has come and it never started. ``stopping``: this process stops and did not ask.
     """
 
     run: Run | None
@@ -270,7 +272,8 @@ class Live(Protocol):
     def create(self, run: Run, *, reason: str | None = None) -> bool:
         """Make the live state of a queued run with its first event ``run.queued``.
 
-        Return false, changing nothing, if it has one already. ``created_ms`` of the stored run is the server's time.
+        Return false, changing nothing, if it has one already. ``created_ms`` of the stored run is the server's time,
+        unless it is made anew (``epoch``).
 
         Raises:
             OutOfMemory: the server refuses to store more.
@@ -305,6 +308,25 @@ class Live(Protocol):
 
         ``exclude``: this instance must not be given the run again.
         """
+
+    def retry(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], *, code: str, pause_ms: int
+    ) -> Ack:
+        """Give a run back to its role's queue because its policy allows another try after the fault ``code``:
+        attempt + 1, ``retries`` + 1, ``run.retrying``, no claim before the pause is over.
+        """
+
+    def move(self, run_id: str, *, attempt: int, role: str, reason: str) -> Run | None:
+        """Give a queued run of that attempt to another role: ``run.rerouted``, the same attempt, no loss.
+
+        Return the changed run, or ``None`` if it does not wait (there) any more.
+        """
+
+    def fail_queued(self, run_id: str, *, attempt: int, error: RunError) -> Run | None:
+        """End a queued run of that attempt as failed. Return the changed run, or ``None`` if it does not wait."""
+
+    def drop(self, run_id: str) -> None:
+        """Forget an open run: the ledger knows better. One of a newer schema, or one that has ended, is left alone."""
 
     def break_lease(
         self, run_id: str, *, attempt: int, reason: str, role: str | None, pause_ms: int, max_losses: int,
@@ -342,8 +364,31 @@ class Live(Protocol):
     def expired_leases(self, limit: int) -> list[str]:
         """Return ids of runs whose lease has expired, oldest first."""
 
-    def queued(self, role: str, limit: int) -> list[str]:
-        """Return ids of the runs that wait longest for a role; a run in its pause does not wait yet."""
+    def queued(self, role: str, limit: int, *, waited_ms: int = 0) -> list[str]:
+        """Return ids of the runs that wait longest for a role, of those that have waited for ``waited_ms``.
+
+        A run in its pause does not wait yet.
+        """
+
+    def waiting_roles(self) -> list[str]:
+        """Return the roles that have queued runs, in order."""
+
+    def expired(self, limit: int) -> list[str]:
+        """Return ids of queued runs whose ``expiresAt`` has come before anybody ever started them."""
+
+    def missing(self, run_ids: Sequence[str]) -> list[str]:
+        """Return those of the ids that have no live state, in one round trip."""
+
+    def open_runs(self) -> list[str]:
+        """Return the ids of all queued and running runs, in one (large) answer."""
+
+    def trusted(self) -> bool:
+        """Return whether nothing can have been lost since :meth:`trust`; false after the server was emptied,
+        restarted or replaced by another.
+        """
+
+    def trust(self) -> None:
+        """From now on what is here is what there is: it has been compared with the ledger."""
 
     def guard(self, job: str, *, period_ms: int) -> bool:
         """Return true to one caller a period for each ``job``, false to the others."""
@@ -442,4 +487,7 @@ class Dispatcher(Protocol):
 
     def ping(self) -> None: ...
     def nudge(self, nudge: Nudge) -> None: ...
+    def depth(self, roles: Collection[str]) -> Mapping[str, int]:
+        """Return how many messages lie ready in the queue of each role, of every priority."""
+
     def close(self) -> None: ...

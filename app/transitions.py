@@ -9,8 +9,8 @@ What holds for every run:
 * its events count from 1 without gaps, and exactly one of them, the last, is terminal;
 * an ended status never changes;
 * only the holder of the lease *token* may write; ``attempt`` is for people and for breaking a lease;
-* a command whose reply was lost may be sent again: a claim, a finish, a hand-back with the same token and a batch
-  with the same number answer as the first time and change nothing;
+* a command whose reply was lost may be sent again: a claim, a finish, a hand-back, a retry with the same token and a
+  batch with the same number answer as the first time and change nothing;
 * ``rev`` rises by one with each change that the ledger shows, not with appended events;
 * a run of a newer schema is left alone.
 """
@@ -29,6 +29,7 @@ from app.models.event import (
     RUN_FAILED,
     RUN_QUEUED,
     RUN_REROUTED,
+    RUN_RETRYING,
     RUN_STARTED,
     TERMINAL,
     Event,
@@ -39,12 +40,14 @@ from app.ports import Ack, CancelResult, ClaimRefusal, Outcome
 
 R = TypeVar("R")
 
+ReleasedBy = Literal["finish", "hand_back", "retry"]
+
 
 @dataclass(frozen=True, slots=True)
 class Released:
     """How the last holder gave up its lease, and what it was answered."""
 
-    by: Literal["finish", "hand_back"]
+    by: ReleasedBy
     token: str
     ack: Ack
 
@@ -118,6 +121,15 @@ class HandBack(Command[Ack]):
 
 
 @dataclass(frozen=True, slots=True)
+class Retry(Command[Ack]):
+    token: str
+    batch: int
+    events: Sequence[NewEvent]
+    code: str
+    pause_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BreakLease(Command[Run | None]):
     attempt: int
     reason: str
@@ -125,6 +137,19 @@ class BreakLease(Command[Run | None]):
     pause_ms: int
     max_losses: int
     token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Command[Run | None]):
+    attempt: int
+    role: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailQueued(Command[Run | None]):
+    attempt: int
+    error: RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +196,10 @@ def rerouted_event(origin: str, target: str, reason: str) -> NewEvent:
     return NewEvent(RUN_REROUTED, data={"from": origin, "to": target, "reason": reason})
 
 
+def retrying_event(code: str, pause_ms: int) -> NewEvent:
+    return NewEvent(RUN_RETRYING, data={"code": code, "inMs": pause_ms})
+
+
 def terminal_event(outcome: Outcome) -> NewEvent:
     """Return the last event of a run that ends with ``outcome``.
 
@@ -197,7 +226,8 @@ def new_run(run: Run, now_ms: int) -> Run:
     """Return what the live state of ``run`` begins with, before its first event."""
     return run.with_(
         status=RunStatus.QUEUED,
-        created_ms=now_ms,
+        # One that is made anew was accepted when it was.
+        created_ms=run.created_ms if run.epoch else now_ms,
         ended_ms=None,
         worker=None,
         output=None,
@@ -261,7 +291,15 @@ def _refusal(state: LiveState | None, command: Claim, now_ms: int) -> ClaimRefus
         return "other_role"
     if command.worker.instance_id in run.excluded:
         return "excluded"
-    return "too_early" if run.not_before_ms > now_ms else None
+    if run.not_before_ms > now_ms:
+        return "too_early"
+    expires_ms = expires(run)
+    return "expired" if expires_ms is not None and expires_ms <= now_ms else None
+
+
+def expires(run: Run) -> int | None:
+    """Return when a queued run ends because nobody has ever started it, or ``None``."""
+    return run.expires_ms if run.started_ms is None else None
 
 
 def _append(state: LiveState | None, command: Append, now_ms: int) -> Change[Ack]:
@@ -307,6 +345,21 @@ def _hand_back(state: LiveState | None, command: HandBack, now_ms: int) -> Chang
     return Change(replace(state, released=Released("hand_back", command.token, ack)), written + last, ack)
 
 
+def _retry(state: LiveState | None, command: Retry, now_ms: int) -> Change[Ack]:
+    check_batch(command.events)
+    if state is None or not _holds(state, command.token):
+        return Change(state, (), _answer_again(state, "retry", command.token))
+    state, written = _write(state, command, now_ms)
+    if state.run.cancel_requested:
+        state, last = _end(state, Outcome(RunStatus.CANCELLED), now_ms)
+    else:
+        state = replace(state, run=state.run.with_(retries=state.run.retries + 1))
+        news = retrying_event(command.code, command.pause_ms)
+        state, last = _queue_again(state, state.run.target_role, news, now_ms, command.pause_ms)
+    ack = _ack(state)
+    return Change(replace(state, released=Released("retry", command.token, ack)), written + last, ack)
+
+
 def _break_lease(state: LiveState | None, command: BreakLease, now_ms: int) -> Change[Run | None]:
     if state is None or not _breakable(state, command, now_ms):
         return Change(state, (), None)
@@ -327,6 +380,27 @@ def _breakable(state: LiveState, command: BreakLease, now_ms: int) -> bool:
     if run.schema > RUN_SCHEMA or run.status is not RunStatus.RUNNING or run.attempt != command.attempt:
         return False
     return _holds(state, command.token) if command.token else state.lease_ms <= now_ms
+
+
+def _move(state: LiveState | None, command: Move, now_ms: int) -> Change[Run | None]:
+    if state is None or not _waits(state, command.attempt) or state.run.target_role == command.role:
+        return Change(state, (), None)
+    # Nobody has tried, so it stays the same attempt, and it has waited since when it has waited.
+    run, events = _log(state.run, now_ms, [rerouted_event(state.run.target_role, command.role, command.reason)])
+    run = run.with_(target_role=command.role, rev=run.rev + 1)
+    return Change(replace(state, run=run), events, run)
+
+
+def _fail_queued(state: LiveState | None, command: FailQueued, now_ms: int) -> Change[Run | None]:
+    if state is None or not _waits(state, command.attempt):
+        return Change(state, (), None)
+    state, events = _end(state, Outcome(RunStatus.FAILED, error=command.error), now_ms)
+    return Change(state, events, state.run)
+
+
+def _waits(state: LiveState, attempt: int) -> bool:
+    run = state.run
+    return run.schema <= RUN_SCHEMA and run.status is RunStatus.QUEUED and run.attempt == attempt
 
 
 def _cancel(state: LiveState | None, command: Cancel, now_ms: int) -> Change[CancelResult]:
@@ -357,7 +431,7 @@ def _ack(state: LiveState) -> Ack:
     return Ack(True, state.run.seq, state.run.cancel_requested, state.force)
 
 
-def _answer_again(state: LiveState | None, by: Literal["finish", "hand_back"], token: str) -> Ack:
+def _answer_again(state: LiveState | None, by: ReleasedBy, token: str) -> Ack:
     """Answer a caller that holds no lease: as the first time if this is the call that gave it up."""
     if state is not None and (done := state.released) is not None and (done.by, done.token) == (by, token):
         return done.ack
@@ -373,7 +447,9 @@ def _log(run: Run, now_ms: int, news: Iterable[NewEvent]) -> tuple[Run, tuple[Ev
     return run.with_(seq=run.seq + len(events)), events
 
 
-def _write(state: LiveState, command: Append | Finish | HandBack, now_ms: int) -> tuple[LiveState, tuple[Event, ...]]:
+def _write(
+    state: LiveState, command: Append | Finish | HandBack | Retry, now_ms: int
+) -> tuple[LiveState, tuple[Event, ...]]:
     """Write a batch of events unless it is empty or its number was seen before."""
     if not command.events or command.batch <= state.batch:
         return state, ()
@@ -398,13 +474,20 @@ def _end(state: LiveState, outcome: Outcome, now_ms: int) -> tuple[LiveState, tu
 def _requeue(
     state: LiveState, role: str | None, reason: str, now_ms: int, *, pause_ms: int = 0
 ) -> tuple[LiveState, tuple[Event, ...]]:
-    """Put a running run back into a queue as its next attempt, to which the event belongs."""
+    """Give a running run to the queue of ``role`` (default: the same)."""
     origin = state.run.target_role
     target = role or origin
-    run, events = _log(state.run.with_(attempt=state.run.attempt + 1), now_ms, [rerouted_event(origin, target, reason)])
+    return _queue_again(state, target, rerouted_event(origin, target, reason), now_ms, pause_ms)
+
+
+def _queue_again(
+    state: LiveState, role: str, news: NewEvent, now_ms: int, pause_ms: int
+) -> tuple[LiveState, tuple[Event, ...]]:
+    """Put a running run back into a queue as its next attempt, to which the event belongs."""
+    run, events = _log(state.run.with_(attempt=state.run.attempt + 1), now_ms, [news])
     run = run.with_(
         status=RunStatus.QUEUED,
-        target_role=target,
+        target_role=role,
         worker=None,
         not_before_ms=now_ms + pause_ms if pause_ms else 0,
         rev=run.rev + 1,
@@ -419,6 +502,9 @@ _RULES: dict[type[Command[Any]], Callable[[LiveState | None, Any, int], Change[A
     Renew: _renew,
     Finish: _finish,
     HandBack: _hand_back,
+    Retry: _retry,
     BreakLease: _break_lease,
+    Move: _move,
+    FailQueued: _fail_queued,
     Cancel: _cancel,
 }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
-from kombu.exceptions import KombuError, OperationalError
+from kombu import Connection
+from kombu.exceptions import ChannelError, KombuError, OperationalError
+from kombu.pools import ProducerPool
 
 from app.celery import RUN_TASK, role_queue
 from app.errors import ServerUnavailable
@@ -23,17 +28,38 @@ class CeleryDispatcher:
         self._celery = celery
         self._lowest_first = str(celery.conf.broker_url).startswith(("redis", "sentinel", "unix"))
 
+    @cached_property
+    def _producers(self) -> ProducerPool:
+        # Of its own: Celery's is one for the whole process and stays closed for everybody once somebody closed it.
+        limit = self._celery.conf.broker_pool_limit
+        return ProducerPool(self._celery.connection_for_write().Pool(limit), limit)
+
     def ping(self) -> None:
         """Ask the broker something real.
 
         Raises:
             ServerUnavailable: ``broker``; it did not answer in time.
         """
+        with self._connected() as connection:
+            if self._lowest_first:
+                connection.default_channel.client.ping()
+
+    def depth(self, roles: Collection[str]) -> Mapping[str, int]:
+        """Return how many messages lie ready for each role (2 round trips a role).
+
+        Raises:
+            ServerUnavailable: ``broker``; it did not answer in time.
+        """
+        with self._connected() as connection:
+            return {role: _ready(connection, role) for role in roles}
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """A connection of its own, for questions that are rare; its errors are ours."""
         try:
             with self._celery.connection_for_write() as connection:
                 connection.ensure_connection(**_RETRY, reraise_as_library_errors=True)
-                if self._lowest_first:
-                    connection.default_channel.client.ping()
+                yield connection
         except (KombuError, OSError, OperationalError) as error:
             raise _unavailable(error) from error
         except connection_errors(self._celery) as error:
@@ -54,19 +80,21 @@ class CeleryDispatcher:
             "variant": nudge.variant,
         }
         try:
-            self._celery.send_task(
-                RUN_TASK,
-                kwargs={"run_id": nudge.run_id, "attempt": nudge.attempt},
-                queue=role_queue(nudge.target_role),
-                headers=headers,
-                priority=self._priority(nudge.priority),
-                # Given, so that Celery does not spend a fifth of the call on making them.
-                argsrepr="()",
-                kwargsrepr=f"run_id={nudge.run_id}",
-                ignore_result=True,
-                retry=True,
-                retry_policy=_RETRY,
-            )
+            with self._producers.acquire(block=True) as producer:
+                self._celery.send_task(
+                    RUN_TASK,
+                    kwargs={"run_id": nudge.run_id, "attempt": nudge.attempt},
+                    queue=role_queue(nudge.target_role),
+                    headers=headers,
+                    priority=self._priority(nudge.priority),
+                    # Given, so that Celery does not spend a fifth of the call on making them.
+                    argsrepr="()",
+                    kwargsrepr=f"run_id={nudge.run_id}",
+                    ignore_result=True,
+                    retry=True,
+                    retry_policy=_RETRY,
+                    producer=producer,
+                )
         except (KombuError, OSError) as error:
             raise _unavailable(error) from error
         except connection_errors(self._celery) as error:
@@ -74,11 +102,22 @@ class CeleryDispatcher:
 
     def close(self) -> None:
         """Close the pooled connections."""
-        self._celery.pool.force_close_all()
+        if "_producers" in vars(self):
+            self._producers.force_close_all()
+            self._producers.connections.force_close_all()
 
     def _priority(self, priority: int) -> int:
         # On Redis kombu takes the lowest number first; ours, and RabbitMQ's, is the highest.
         return MAX_PRIORITY - priority if self._lowest_first else priority
+
+
+def _ready(connection: Connection, role: str) -> int:
+    # A channel each: RabbitMQ closes the one on which it was asked for a queue that nobody has made yet.
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(role, passive=True).message_count)
+        except ChannelError:
+            return 0
 
 
 def connection_errors(celery: Celery) -> tuple[type[BaseException], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from threading import Lock
 
 from app.errors import ServerUnavailable
@@ -24,6 +25,11 @@ class MemoryDispatcher:
         self.ping()
         with self._lock:
             self.sent.append(nudge)
+
+    def depth(self, roles: Collection[str]) -> Mapping[str, int]:
+        self.ping()
+        with self._lock:
+            return {role: sum(1 for nudge in self.sent if nudge.target_role == role) for role in roles}
 
     def close(self) -> None:
         """Nothing is held."""

@@ -20,20 +20,23 @@ from app.models.json_value import dumps, loads
 from app.models.run import Run
 
 STATE = (
-    "status", "schema", "targetRole", "attempt", "seq", "rev", "cancel", "losses", "token", "batch",
+    "status", "schema", "targetRole", "attempt", "seq", "rev", "cancel", "losses", "token", "batch", "expiresMs",
 )  # fmt: skip
 """The small fields that most scripts read. ``token`` and ``batch`` belong to the lease and not to the run."""
 
 FIELDS = (
-    *STATE, "notBeforeMs", "createdMs", "startedMs", "endedMs", "waitingFor", "worker", "error", "output", "excluded",
-    "base",
+    *STATE, "notBeforeMs", "retries", "createdMs", "startedMs", "endedMs", "waitingFor", "worker", "error", "output",
+    "excluded", "base",
 )  # fmt: skip
 """Every field that makes a run, in the order in which scripts hold and return it."""
 
 _SEPARATOR = "\x1f"
 """Between the words of an answer. JSON text has no control characters, and nothing else in an answer has any."""
 
-_INTEGERS = ("schema", "attempt", "seq", "rev", "losses", "notBeforeMs", "createdMs", "startedMs", "endedMs")
+_INTEGERS = (
+    "schema", "attempt", "seq", "rev", "losses", "notBeforeMs", "retries", "createdMs", "startedMs", "endedMs",
+    "expiresMs",
+)  # fmt: skip
 _JSON = ("worker", "error", "output")
 _TEXTS = ("status", "targetRole", "waitingFor")
 _APART = {*_INTEGERS, *_JSON, *_TEXTS, "excluded", "cancelRequested", "createdAt", "startedAt", "endedAt"}

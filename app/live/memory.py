@@ -11,9 +11,9 @@ from app.clock import Clock
 from app.models.event import Event, NewEvent
 from app.models.json_value import dumps, loads
 from app.models.role import QueueStats
-from app.models.run import RUN_SCHEMA, Run, RunStatus, WorkerRef
+from app.models.run import RUN_SCHEMA, Run, RunError, RunStatus, WorkerRef
 from app.ports import Ack, CancelResult, Claim, Outcome, Renewal
-from app.transitions import Command, LiveState
+from app.transitions import Command, LiveState, expires
 
 R = TypeVar("R")
 
@@ -34,6 +34,7 @@ class MemoryLive:
         self._expiry: dict[str, int] = {}
         self._guards: dict[str, int] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self._trusted = False
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with a run's id whenever the run has new events."""
@@ -83,6 +84,25 @@ class MemoryLive:
         run = self._apply(run_id, command)
         return None if run is None else _copy(run)
 
+    def retry(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], *, code: str, pause_ms: int
+    ) -> Ack:
+        return self._apply(run_id, transitions.Retry(token, batch, _copies(events), code, pause_ms))
+
+    def move(self, run_id: str, *, attempt: int, role: str, reason: str) -> Run | None:
+        run = self._apply(run_id, transitions.Move(attempt, role, reason))
+        return None if run is None else _copy(run)
+
+    def fail_queued(self, run_id: str, *, attempt: int, error: RunError) -> Run | None:
+        run = self._apply(run_id, transitions.FailQueued(attempt, error))
+        return None if run is None else _copy(run)
+
+    def drop(self, run_id: str) -> None:
+        with self._lock:
+            state = self._state(run_id)
+            if state is not None and not state.run.ended and state.run.schema <= RUN_SCHEMA:
+                self._forget(run_id)
+
     def cancel(self, run_id: str, *, force: bool = False) -> CancelResult:
         return self._apply(run_id, transitions.Cancel(force))
 
@@ -124,10 +144,40 @@ class MemoryLive:
         with self._lock:
             return self._due({run_id: state.lease_ms for run_id, state in self._in(RunStatus.RUNNING)}, limit)
 
-    def queued(self, role: str, limit: int) -> list[str]:
-        """Return ids of runs that wait for a role, longest first. A run in its pause does not wait yet."""
+    def queued(self, role: str, limit: int, *, waited_ms: int = 0) -> list[str]:
         with self._lock:
-            return self._due({run_id: state.queued_ms for run_id, state in self._in(RunStatus.QUEUED, role)}, limit)
+            waiting = {run_id: state.queued_ms + waited_ms for run_id, state in self._in(RunStatus.QUEUED, role)}
+            return self._due(waiting, limit)
+
+    def waiting_roles(self) -> list[str]:
+        with self._lock:
+            return sorted({state.run.target_role for _, state in self._in(RunStatus.QUEUED)})
+
+    def expired(self, limit: int) -> list[str]:
+        with self._lock:
+            times = {run_id: expires(state.run) for run_id, state in self._in(RunStatus.QUEUED)}
+            return self._due({run_id: at for run_id, at in times.items() if at is not None}, limit)
+
+    def missing(self, run_ids: Sequence[str]) -> list[str]:
+        with self._lock:
+            return [run_id for run_id in run_ids if self._state(run_id) is None]
+
+    def open_runs(self) -> list[str]:
+        with self._lock:
+            return [run_id for run_id, state in self._states.items() if not state.run.ended]
+
+    def trusted(self) -> bool:
+        return self._trusted
+
+    def trust(self) -> None:
+        self._trusted = True
+
+    def lose(self, *run_ids: str) -> None:
+        """Forget everything, or these runs, as a server does that was emptied or restarted from an old copy."""
+        with self._lock:
+            self._trusted = False
+            for run_id in run_ids or list(self._states):
+                self._forget(run_id)
 
     def guard(self, job: str, *, period_ms: int) -> bool:
         with self._lock:
@@ -158,8 +208,12 @@ class MemoryLive:
 
     def _state(self, run_id: str) -> LiveState | None:
         if run_id in self._expiry and self._expiry[run_id] <= self._clock():
-            del self._states[run_id], self._events[run_id], self._expiry[run_id]
+            self._forget(run_id)
         return self._states.get(run_id)
+
+    def _forget(self, run_id: str) -> None:
+        for kept in (self._states, self._events, self._expiry, self._changed):
+            kept.pop(run_id, None)
 
     def _in(self, status: RunStatus, role: str | None = None) -> list[tuple[str, LiveState]]:
         return [

@@ -8,11 +8,14 @@ Keys, all under the prefix:
 ``queued:<role>``      sorted set of queued runs by the time since which they wait (after a pause, its end). The
                        priority is not in the score: the broker's lists order by it, and so the true waiting time
                        stays readable and the longest waiting run is found whatever its priority
+``waiting``            set of the roles that had queued runs when somebody last asked, and of those that came since
+``expiring``           sorted set of queued runs that must be started by a certain time, by that time
 ``running:<role>``     set of running runs
 ``leases``             sorted set of running runs by the time at which the lease expires
 ``changed``            sorted set of runs that the ledger does not show as they are, by the time of the first change
 ``ended``              sorted set of ended runs that are not archived, by the time of their end
 ``guard:<job>``        there while a job's period lasts
+``trusted``            the ``run_id`` of the server whose runs were last compared with the ledger
 =====================  ==========================================================================================
 
 ``run.events.<id>`` is the channel on which the number of a run's last event is published. Each script keeps all of
@@ -34,7 +37,16 @@ from app.models.role import QueueStats
 from app.models.run import RUN_SCHEMA, Run, RunError, RunStatus, WorkerRef
 from app.ports import Ack, CancelResult, Claim, ClaimRefusal, Outcome, Renewal
 from app.redis_client import RedisServer
-from app.transitions import check_batch, new_run, queued_event, started_event, terminal_event, worker_lost
+from app.transitions import (
+    check_batch,
+    expires,
+    new_run,
+    queued_event,
+    retrying_event,
+    started_event,
+    terminal_event,
+    worker_lost,
+)
 
 HEADROOM_AGE_S = 1.0
 FULL_AT = 0.95
@@ -53,8 +65,9 @@ class RedisLive:
         self._monotonic = monotonic
         self._headroom: tuple[float, bool] | None = None
         names = (
-            "create", "claim", "append", "check", "renew", "finish", "hand_back", "break", "cancel", "mirrored",
-            "archived", "get", "events", "queues", "changed", "due", "guard",
+            "create", "claim", "append", "check", "renew", "finish", "hand_back", "retry", "break", "move",
+            "fail_queued", "cancel", "drop", "mirrored", "archived", "get", "events", "queues", "changed", "due",
+            "waiting", "missing", "open", "guard", "trust",
         )  # fmt: skip
         self._scripts = {name: self._server.script(source(name)) for name in names}
 
@@ -77,7 +90,8 @@ class RedisLive:
         fresh = new_run(run, now_ms=0)  # the script puts in the server's time
         event = event_text(queued_event(fresh, reason))
         fields = run_fields(fresh) | {"seq": "1"}
-        options = fresh.target_role, fresh.attempt, fresh.not_before_ms, event
+        created = str(fresh.created_ms) if fresh.epoch else ""
+        options = fresh.target_role, fresh.attempt, fresh.not_before_ms, created, str(expires(fresh) or ""), event
         return bool(self._run("create", run.run_id, *options, *(word for pair in fields.items() for word in pair)))
 
     def claim(self, run_id: str, *, worker: WorkerRef, token: str, ttl_ms: int) -> Claim:
@@ -136,6 +150,24 @@ class RedisLive:
         answer = self._run("break", run_id, RUN_SCHEMA, *options, lost)
         return None if answer is None else read_run(answer)
 
+    def retry(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], *, code: str, pause_ms: int
+    ) -> Ack:
+        check_batch(events)
+        options = pause_ms, event_text(retrying_event(code, pause_ms))
+        return _ack(self._run("retry", run_id, token, batch, *options, *map(event_text, events)))
+
+    def move(self, run_id: str, *, attempt: int, role: str, reason: str) -> Run | None:
+        answer = self._run("move", run_id, RUN_SCHEMA, attempt, role, dumps(reason))
+        return None if answer is None else read_run(answer)
+
+    def fail_queued(self, run_id: str, *, attempt: int, error: RunError) -> Run | None:
+        answer = self._run("fail_queued", run_id, RUN_SCHEMA, attempt, dumps(error.to_wire()))
+        return None if answer is None else read_run(answer)
+
+    def drop(self, run_id: str) -> None:
+        self._run("drop", run_id, RUN_SCHEMA)
+
     def cancel(self, run_id: str, *, force: bool = False) -> CancelResult:
         return cast(CancelResult, self._run("cancel", run_id, RUN_SCHEMA, "force" if force else "requested"))
 
@@ -171,9 +203,27 @@ class RedisLive:
     def expired_leases(self, limit: int) -> list[str]:
         return self._due("leases", limit)
 
-    def queued(self, role: str, limit: int) -> list[str]:
-        """Return ids of runs that wait for a role, longest first. A run in its pause does not wait yet."""
-        return self._due(f"queued:{role}", limit)
+    def queued(self, role: str, limit: int, *, waited_ms: int = 0) -> list[str]:
+        return self._due(f"queued:{role}", limit, waited_ms)
+
+    def waiting_roles(self) -> list[str]:
+        return sorted(self._scripts["waiting"](args=[self._prefix]))
+
+    def expired(self, limit: int) -> list[str]:
+        return self._due("expiring", limit)
+
+    def missing(self, run_ids: Sequence[str]) -> list[str]:
+        return cast(list[str], self._scripts["missing"](args=[self._prefix, *run_ids])) if run_ids else []
+
+    def open_runs(self) -> list[str]:
+        return cast(list[str], self._scripts["open"](args=[self._prefix]))
+
+    def trusted(self) -> bool:
+        """Return whether this is the server process that was trusted, and not emptied since (2 round trips)."""
+        return bool(self._scripts["trust"](args=[self._prefix, self._server_run(), ""]))
+
+    def trust(self) -> None:
+        self._scripts["trust"](args=[self._prefix, self._server_run(), "1"])
 
     def guard(self, job: str, *, period_ms: int) -> bool:
         return bool(self._scripts["guard"](args=[self._prefix, job, period_ms]))
@@ -190,9 +240,14 @@ class RedisLive:
         key = self._key(run_id)
         return self._scripts[script](keys=[key, f"{key}:events"], args=[self._prefix, run_id, *args])
 
-    def _due(self, index: str, limit: int) -> list[str]:
-        ids: list[str] = self._scripts["due"](args=[self._prefix, index, limit])
+    def _due(self, index: str, limit: int, ago_ms: int = 0) -> list[str]:
+        ids: list[str] = self._scripts["due"](args=[self._prefix, index, limit, ago_ms])
         return ids
+
+    def _server_run(self) -> str:
+        """Return what the server calls its present run: another after each start."""
+        with self._server.errors():
+            return str(self._server.client.info("server")["run_id"])
 
 
 def _ack(answer: Any) -> Ack:

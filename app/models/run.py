@@ -120,6 +120,10 @@ class Run:
     """Counts changes of the live state; the mirror in the ledger only moves forward."""
     not_before_ms: int = 0
     """A pause before the next attempt: no claim before this time."""
+    retries: int = 0
+    """Attempts that ran out of time and were allowed another; losses and hand-backs are not among them."""
+    epoch: int = 0
+    """How often its live state was lost and made anew, each time with events that count from 1 again."""
     excluded: tuple[str, ...] = ()
     """Instances that handed this run back because they cannot run it."""
     cancel_requested: bool = False
@@ -180,6 +184,8 @@ class Run:
             "seq": self.seq,
             "rev": self.rev,
             "notBeforeMs": self.not_before_ms,
+            "retries": self.retries,
+            "epoch": self.epoch,
             "excluded": list(self.excluded),
             "cancelRequested": self.cancel_requested,
             "validation": self.validation,
@@ -220,6 +226,8 @@ class Run:
             seq=record["seq"],
             rev=record["rev"],
             not_before_ms=record["notBeforeMs"],
+            retries=record.get("retries") or 0,
+            epoch=record.get("epoch") or 0,
             excluded=tuple(record["excluded"]),
             cancel_requested=record["cancelRequested"],
             validation=record["validation"],

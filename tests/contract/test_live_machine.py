@@ -23,6 +23,7 @@ from app.models.role import QueueStats
 from app.models.run import RUN_SCHEMA, Run, RunError, RunStatus, WorkerRef
 from app.ports import Claim, Live, Outcome
 from app.redis_client import RedisServer
+from app.transitions import expires
 
 PREFIX = "machine:"
 FAR = 10**9
@@ -77,22 +78,27 @@ class SideBySide(RuleBasedStateMachine):
     def token(self, run_id: str, name: str) -> str:
         return {"held": self.held[run_id][-1], "released": self.held[run_id][-2]}.get(name, name)
 
+    def attempt(self, run_id: str) -> int:
+        run = self.memory.get(run_id)
+        return 1 if run is None else run.attempt
+
     # --- commands ------------------------------------------------------------------------------------------------
 
     @rule(
         run_id=runs, role=st.sampled_from(ROLES), pause=st.sampled_from([0] * 5 + [FAR]), cancel=seldom,
         excluded=st.sampled_from([(), (), ("i0",)]), schema=st.sampled_from([0] * 9 + [1]), payload=payloads,
-        reason=st.none() | st.just("live_state_lost"),
+        reason=st.none() | st.just("live_state_lost"), expiry=st.sampled_from([0, 0, FAR, -FAR]), anew=seldom,
     )  # fmt: skip
     def create(
         self, run_id: str, role: str, pause: int, cancel: bool, excluded: tuple[str, ...], schema: int, payload: Any,
-        reason: str | None,
+        reason: str | None, expiry: int = 0, anew: bool = False,
     ) -> None:  # fmt: skip
         self.touched.add(run_id)
         run = Run(
             run_id, "shop", "canary", "checkout", "v1", role, created_ms=0, input={"in": payload}, attempt=2, rev=3,
             not_before_ms=system_clock() + pause if pause else 0, excluded=excluded, waiting_for="saturated",
-            cancel_requested=cancel, schema=RUN_SCHEMA + schema,
+            cancel_requested=cancel, schema=RUN_SCHEMA + schema, expires_ms=system_clock() + expiry if expiry else None,
+            epoch=1 if anew else 0, started_ms=system_clock() if anew else None, retries=1,
         )  # fmt: skip
         known = self.memory.get(run_id)
         if known is not None and known.ended:  # so that histories go on
@@ -148,8 +154,7 @@ class SideBySide(RuleBasedStateMachine):
         self, run_id: str, off: int, role: str | None, pause_ms: int, max_losses: int, token: str | None
     ) -> None:  # fmt: skip
         self.touched.add(run_id)
-        run = self.memory.get(run_id)
-        attempt = off + (1 if run is None else run.attempt)
+        attempt = off + self.attempt(run_id)
         token = token and self.token(run_id, token)
         self.both(
             lambda live: live.break_lease(
@@ -157,6 +162,30 @@ class SideBySide(RuleBasedStateMachine):
                 token=token,
             )
         )  # fmt: skip
+
+    @rule(run_id=runs, token=tokens, ahead=batches, news=events, pause_ms=st.sampled_from([0, 0, FAR]))
+    def retry(self, run_id: str, token: str, ahead: int, news: list[NewEvent], pause_ms: int) -> None:
+        self.touched.add(run_id)
+        token, batch = self.token(run_id, token), self.next(run_id, ahead)
+        self.both(lambda live: live.retry(run_id, token, batch, news, code='timed_out"', pause_ms=pause_ms))
+
+    @rule(run_id=runs, off=st.sampled_from([0, 0, 0, 1]), role=st.sampled_from(ROLES))
+    def move(self, run_id: str, off: int, role: str) -> None:
+        self.touched.add(run_id)
+        attempt = off + self.attempt(run_id)
+        self.both(lambda live: live.move(run_id, attempt=attempt, role=role, reason="saturated\u2028"))
+
+    @rule(run_id=runs, off=st.sampled_from([0, 0, 0, 1]))
+    def fail_queued(self, run_id: str, off: int) -> None:
+        self.touched.add(run_id)
+        attempt = off + self.attempt(run_id)
+        error = RunError("expired", '"', attempt)
+        self.both(lambda live: live.fail_queued(run_id, attempt=attempt, error=error))
+
+    @rule(run_id=runs)
+    def drop(self, run_id: str) -> None:
+        self.touched.add(run_id)
+        self.both(lambda live: live.drop(run_id))
 
     @rule(run_id=runs, force=st.booleans())
     def cancel(self, run_id: str, force: bool) -> None:
@@ -178,7 +207,9 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(
         run_id=runs, ttl_ms=ttls, news=events, outcome=outcomes, role=roles, exclude=seldom,
-        steps=st.lists(st.sampled_from(["append", "append", "hand back", "break", "cancel", "finish"]), max_size=6),
+        steps=st.lists(
+            st.sampled_from(["append", "append", "hand back", "retry", "break", "cancel", "finish"]), max_size=6
+        ),
     )  # fmt: skip
     def go_on(
         self, run_id: str, ttl_ms: int, news: list[NewEvent], outcome: Outcome, role: str | None, exclude: bool,
@@ -199,6 +230,9 @@ class SideBySide(RuleBasedStateMachine):
             elif step == "hand back":
                 self.hand_back(run_id, "held", 1, news, role, exclude)
                 self.hand_back(run_id, "held", 0, news, role, exclude)
+            elif step == "retry":
+                self.retry(run_id, "held", 1, news, 0)
+                self.retry(run_id, "held", 0, news, 0)
             elif step == "break":
                 self.break_lease(run_id, 1, role, 0, 3, "held")
                 self.break_lease(run_id, 0, role, FAR if exclude else 0, 3, "held")
@@ -226,6 +260,10 @@ class SideBySide(RuleBasedStateMachine):
         # Runs of one millisecond have no order, so these are compared as sets; `test_live` looks at the order.
         self.both(lambda live: {role: sorted(live.queued(role, 10)) for role in ROLES})
         self.both(lambda live: sorted(live.expired_leases(10)))
+        self.both(lambda live: sorted(live.expired(10)))
+        self.both(lambda live: sorted(live.open_runs()))
+        self.both(lambda live: sorted(live.missing(RUNS)))
+        self.both(lambda live: live.waiting_roles())
         self.both(lambda live: {run.run_id: run for run in live.changed(10)})
 
     @invariant()
@@ -234,6 +272,7 @@ class SideBySide(RuleBasedStateMachine):
         expected: dict[str, set[str]] = {
             "leases": ids(run for run in known if run.status is RunStatus.RUNNING),
             "ended": ids(run for run in known if run.ended) - self.archived,
+            "expiring": ids(run for run in known if run.status is RunStatus.QUEUED and expires(run) is not None),
         }
         for role in ROLES:
             of_role = [run for run in known if run.target_role == role]

@@ -28,7 +28,7 @@ from tests.processes import ProcessContainer, worker_command
 from tests.servers import free_port, wait_until
 
 INTERVAL_S = 0.4
-TTL_S = 1.6
+TTL_S = 2.4
 
 
 @pytest.fixture(scope="module")

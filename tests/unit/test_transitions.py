@@ -21,10 +21,13 @@ from app.transitions import (
     Claim,
     Command,
     Create,
+    FailQueued,
     Finish,
     HandBack,
     LiveState,
+    Move,
     Renew,
+    Retry,
     apply,
 )
 
@@ -111,6 +114,9 @@ commands: st.SearchStrategy[Command[Any]] = st.one_of(
     st.builds(Finish, tokens, numbers, batches, st.sampled_from([DONE, FAILED, STOPPED])),
     st.builds(HandBack, tokens, numbers, batches, st.just("draining"), roles, st.booleans()),
     st.builds(BreakLease, numbers, st.just("gone"), roles, st.sampled_from([0, 5000]), numbers, st.none() | tokens),
+    st.builds(Retry, tokens, numbers, batches, st.just("timed_out"), st.sampled_from([0, 5000])),
+    st.builds(Move, numbers, st.sampled_from(["worker", "gpu-worker"]), st.just("saturated")),
+    st.builds(FailQueued, numbers, st.just(RunError("queue_timeout", "", 1))),
     st.builds(Cancel, st.booleans()),
     st.builds(Create, st.just(new_run())),
 )
@@ -206,6 +212,7 @@ def test_a_repeated_claim_sees_that_a_cancel_was_requested() -> None:
         (Story(), claim(worker=GPU), "other_role"),
         (Story(not_before_ms=10**12), claim(), "too_early"),
         (Story(excluded=("i1",)), claim(), "excluded"),
+        (Story(expires_ms=1_002_000), claim(), "expired"),
         (Story(schema=RUN_SCHEMA + 1), claim(), "newer_schema"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -371,6 +378,71 @@ def test_a_run_handed_back_with_a_cancel_requested_ends_cancelled() -> None:
     story = Story(claim(), Cancel())
     assert story.does(hand_back()) == Ack(True, 3, cancelled=True)
     assert (story.run.status, story.run.attempt, story.types[-1]) == (RunStatus.CANCELLED, 1, "run.cancelled")
+
+
+# --- retry -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_tried_again_waits_for_its_pause_and_counts_the_retry() -> None:
+    story = Story(claim())
+    first = story.does(Retry("t1", 1, [LOG], "timed_out", 5000))
+    assert story.types[2:] == ["log", "run.retrying"]
+    assert story.events[-1].data == {"code": "timed_out", "inMs": 5000}
+    run = story.run
+    assert (run.status, run.attempt, run.retries, run.losses) == (RunStatus.QUEUED, 2, 1, 0)
+    assert (run.target_role, run.not_before_ms) == ("worker", story.now + 5000)
+    assert story.refuses(Retry("t1", 1, [LOG], "timed_out", 5000)) == first == Ack(True, 4)
+    assert story.refuses(claim("t2")).refusal == "too_early"
+
+
+def test_a_run_tried_again_with_a_cancel_requested_ends_cancelled() -> None:
+    story = Story(claim(), Cancel())
+    story.does(Retry("t1", 1, (), "timed_out", 0))
+    assert (story.run.status, story.run.retries) == (RunStatus.CANCELLED, 0)
+
+
+# --- while it waits ----------------------------------------------------------------------------------------------
+
+
+def test_a_moved_run_is_the_same_attempt_and_has_waited_since_when_it_has_waited() -> None:
+    story = Story()
+    assert story.state is not None
+    since = story.state.queued_ms
+    assert story.does(Move(1, "gpu-worker", "no_workers")) == story.run
+    assert story.events[-1].data == {"from": "worker", "to": "gpu-worker", "reason": "no_workers"}
+    assert (story.run.target_role, story.run.attempt, story.run.losses) == ("gpu-worker", 1, 0)
+    assert story.state.queued_ms == since
+    assert story.does(claim(worker=GPU)).run == story.run
+
+
+def test_a_run_fails_in_its_queue() -> None:
+    error = RunError("queue_timeout", "nobody came", 1)
+    story = Story()
+    assert story.does(FailQueued(1, error)) == story.run
+    assert (story.run.status, story.run.error, story.types[-1]) == (RunStatus.FAILED, error, "run.failed")
+
+
+@pytest.mark.parametrize("command", [Move(1, "gpu-worker", "x"), FailQueued(1, RunError("x", "", 1))])
+@pytest.mark.parametrize(
+    "story", [Story(claim()), Story(claim(), finish()), Story(attempt=2), Story(schema=RUN_SCHEMA + 1)]
+)
+def test_only_a_run_of_that_attempt_that_waits_is_moved_or_failed(story: Story, command: Command[Any]) -> None:
+    assert story.refuses(command) is None
+    assert apply(None, command, 1).state is None
+
+
+def test_a_run_is_not_moved_to_where_it_is() -> None:
+    assert Story().refuses(Move(1, "worker", "saturated")) is None
+
+
+def test_a_run_that_has_ever_started_does_not_expire() -> None:
+    story = Story(claim(), hand_back(), expires_ms=1_003_500)
+    story.now += 10_000
+    assert story.does(claim("t2")).run is not None
+
+
+def test_a_run_made_anew_was_accepted_when_it_was() -> None:
+    assert Story(created_ms=5, epoch=1).run.created_ms == 5
 
 
 # --- break -------------------------------------------------------------------------------------------------------

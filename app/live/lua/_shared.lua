@@ -60,10 +60,11 @@ local function tell(run, now)
   redis.call('PUBLISH', ARGV[1] .. 'run.events.' .. ARGV[2], run.seq)
 end
 
--- Take the run out of the indexes that it is in. 1 command if queued, 2 if running.
+-- Take the run out of the indexes that it is in. 1 command if queued, and 1 if it expires; 2 if running.
 local function leave(run)
   if run.status == 'queued' then
     redis.call('ZREM', ARGV[1] .. 'queued:' .. run.targetRole, ARGV[2])
+    if run.expiresMs ~= '' then redis.call('ZREM', ARGV[1] .. 'expiring', ARGV[2]) end
   else
     redis.call('ZREM', ARGV[1] .. 'leases', ARGV[2])
     redis.call('SREM', ARGV[1] .. 'running:' .. run.targetRole, ARGV[2])
@@ -80,16 +81,26 @@ local function finish(run, now, status, event, ...)
   tell(run, now)
 end
 
--- A running run goes back into a queue as its next attempt, to which the event belongs. An empty `role` is the same
--- role, `reason` is JSON, `...` are further fields and their values. 7 commands.
-local function requeue(run, now, role, reason, pause, ...)
-  local target = role ~= '' and role or run.targetRole
+-- The run waits for a role, since a time that may be to come. 2 commands.
+local function enqueue(role, since)
+  redis.call('ZADD', ARGV[1] .. 'queued:' .. role, since, ARGV[2])
+  redis.call('SADD', ARGV[1] .. 'waiting', role)
+end
+
+-- The event of a run that is given to another role. `reason` is JSON.
+local function rerouted(run, target, reason)
+  return '{"type":"run.rerouted","data":{"from":' .. cjson.encode(run.targetRole) .. ',"to":' .. cjson.encode(target)
+    .. ',"reason":' .. reason .. '}}'
+end
+
+-- A running run goes back into a queue as its next attempt, to which the event belongs; `...` are further fields and
+-- their values. 8 commands.
+local function requeue(run, now, target, event, pause, ...)
   leave(run)
   run.attempt = run.attempt + 1
-  log(run, now, '{"type":"run.rerouted","data":{"from":' .. cjson.encode(run.targetRole) .. ',"to":'
-    .. cjson.encode(target) .. ',"reason":' .. reason .. '}}')
+  log(run, now, event)
   redis.call('HSET', KEYS[1], 'status', 'queued', 'targetRole', target, 'attempt', run.attempt, 'worker', '',
     'token', '', 'seq', run.seq, 'rev', run.rev + 1, 'notBeforeMs', pause > 0 and now + pause or 0, ...)
-  redis.call('ZADD', ARGV[1] .. 'queued:' .. target, now + pause, ARGV[2])
+  enqueue(target, now + pause)
   tell(run, now)
 end

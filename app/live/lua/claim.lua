@@ -13,6 +13,7 @@ if run.targetRole ~= role then return '-other_role' end
 if run.excluded:find(instance, 1, true) then return '-excluded' end
 local now = now_ms()
 if tonumber(run.notBeforeMs) > now then return '-too_early' end
+if run.startedMs == '' and run.expiresMs ~= '' and tonumber(run.expiresMs) <= now then return '-expired' end
 
 log(run, now, event)
 leave(run)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- ARGV: prefix, id, token, batch, role (empty: the same), reason as JSON, whether this instance must not have the run
 -- again ('1' or empty), events.
--- 9 commands and one an event: HMGET TIME XADD... ZREM SREM XADD HSET ZADD, ZADD PUBLISH.
+-- 10 commands and one an event: HMGET TIME XADD... ZREM SREM XADD HSET ZADD SADD, ZADD PUBLISH.
 local token, batch, role, reason, exclude = unpack(ARGV, 3, 7)
 local run = redis.call('HMGET', KEYS[1], $STATE)
 if not holds(run, token) then return answer_again('hand_back', token) end
@@ -14,6 +14,7 @@ end
 if run.cancel ~= '' then
   finish(run, now, 'cancelled', '{"type":"run.cancelled"}', 'done', done(run, 'hand_back', token))
 else
-  requeue(run, now, role, reason, 0, 'done', done(run, 'hand_back', token))
+  local target = role ~= '' and role or run.targetRole
+  requeue(run, now, target, rerouted(run, target, reason), 0, 'done', done(run, 'hand_back', token))
 end
 return granted(run)
