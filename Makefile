@@ -37,7 +37,7 @@ soak: $(VENV)/.test ## Kill, freeze and cut off things for SOAK_MINUTES (10), th
 
 lock: $(VENV)/.test ## Write the installed versions to constraints.txt
 	@{ echo "# The versions that the project is tested with. \`make lock\` writes this file."; \
-	   $(BIN)/pip freeze --exclude-editable | grep -viE '^(pip|setuptools|wheel)='; } > constraints.new
+	   $(BIN)/pip freeze --all --exclude-editable | grep -viE '^(pip|wheel)='; } > constraints.new
 	@mv constraints.new constraints.txt
 
 clean: ## Remove the virtual environment, the embedded servers' data and caches

@@ -9,6 +9,7 @@ from threading import Event
 from flask import current_app
 
 from admin.readiness import Readiness
+from admin.shared_log import SharedLog
 from app.wiring import Services
 
 KEY = "rolecall"
@@ -30,13 +31,19 @@ class Process:
         return Readiness(self.services)
 
     @cached_property
+    def log(self) -> SharedLog:
+        """The logs of runs, for those who follow them."""
+        runs = self.services.runs
+        return SharedLog(lambda run_id, after, limit: runs.log(run_id, after=after, limit=limit))
+
+    @cached_property
     def stopping(self) -> Event:
         """Set once the process is to end; open streams then finish."""
         return Event()
 
     def warm_up(self) -> None:
         """Build everything now, while nobody else asks."""
-        self.services, self.readiness, self.stopping  # noqa: B018 - for the sake of building them
+        self.services, self.readiness, self.log, self.stopping  # noqa: B018 - for the sake of building them
 
     def stop(self) -> None:
         """Let open streams end now."""

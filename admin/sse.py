@@ -6,7 +6,7 @@ events have ids, joining late or again gives exactly what was missed, and a stre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import NoReturn
 
@@ -16,10 +16,11 @@ from werkzeug.exceptions import NotAcceptable
 
 from admin.inputs import query, whole
 from admin.process import Process, process
-from app.errors import BadRequest, Fault, Unavailable
+from app.errors import BadRequest, Fault, ServerUnavailable, Unavailable
 from app.models.event import Event
 from app.models.json_value import MAX_SAFE_INTEGER, dumps
 from app.models.run import Run
+from app.runs.log import LogPage
 
 KEEPALIVE_S = 15.0
 """After this time of silence a stream says something, which is how gone clients are noticed, and the log is read
@@ -43,48 +44,52 @@ def message(event: Event) -> Message:
     return Message(dumps(event.to_wire()).translate(_LINE_BREAKS), type=name, id=event.seq)
 
 
-def is_over(run: Run, after: int) -> bool:
-    """Return whether nothing will ever come after event ``after`` of the run."""
-    return run.ended and after >= run.seq
-
-
 class Follower:
-    """Follows the log of one run from the event ``after``, for at most ``seconds``."""
+    """Follows the log of one run from the event ``after``, for at most ``seconds``.
 
-    def __init__(self, held: Process, run_id: str, after: int, *, seconds: float = float("inf")) -> None:
-        self._runs = held.services.runs
+    ``first`` is what the log has after it, if that was read already.
+    """
+
+    def __init__(
+        self, held: Process, run_id: str, after: int, *, first: LogPage | None = None, seconds: float = float("inf")
+    ) -> None:
+        self._log = held.log
         self._bell = held.services.bell
         self._stopping = held.stopping
         self._run_id = run_id
         self._after = after
+        self._first = first
         self._deadline = monotonic() + seconds
         self._finished = False
 
-    def batches(self) -> Iterator[list[Event]]:
+    def batches(self) -> Iterator[Sequence[Event]]:
         """Yield what the log has, then what is added, in order and without gaps.
 
-        An empty list means that nothing came for a while. While Redis is away that is all that comes, and it goes on
+        An empty batch means that nothing came for a while. While Redis is away that is all that comes, and it goes on
         when Redis is back. Ends with the run, when the time is over, or when the process stops.
         """
+        if self._first is not None:
+            yield from self._taken(self._first)
         while self._goes_on():
             try:
                 with self._bell.watch(self._run_id) as wait:
                     yield from self._watched(wait)
             except Unavailable:
                 self._stopping.wait(self._patience(AWAY_S))
-                yield []
+                yield ()
 
-    def _watched(self, wait: Callable[[float], bool]) -> Iterator[list[Event]]:
+    def _watched(self, wait: Callable[[float], bool]) -> Iterator[Sequence[Event]]:
         while self._goes_on():
-            events = self._runs.events(self._run_id, after=self._after, limit=BATCH)
-            if events:
-                self._after = events[-1].seq
-                self._finished = events[-1].terminal
-                yield events
-            elif is_over(self._runs.get(self._run_id), self._after):
-                self._finished = True
-            elif not wait(self._patience(KEEPALIVE_S)):
-                yield []
+            page = self._log.read(self._run_id, self._after, BATCH)
+            yield from self._taken(page)
+            if not (page.over or page.more or wait(self._patience(KEEPALIVE_S))):
+                yield ()
+
+    def _taken(self, page: LogPage) -> Iterator[Sequence[Event]]:
+        self._finished = page.over
+        if page.events:
+            self._after = page.events[-1].seq
+            yield page.events
 
     def _goes_on(self) -> bool:
         return not (self._finished or self._stopping.is_set() or monotonic() >= self._deadline)
@@ -110,9 +115,9 @@ class RunEvents(ServerSentEventsBlueprint):  # type: ignore[misc] # flask-sse ha
         """Refuse flask-sse's own client: events are published by whoever executes a run, never through HTTP."""
         raise NotImplementedError("the events of a run are read from its log; nothing is published here")
 
-    def messages(self, run_id: str, after: int = 0) -> Iterator[Message | None]:
+    def messages(self, run_id: str, after: int = 0, first: LogPage | None = None) -> Iterator[Message | None]:
         """Return the run's events after ``after`` as messages, and ``None`` whenever it is time for a keepalive."""
-        return _messages(Follower(process(), run_id, after))
+        return _messages(Follower(process(), run_id, after, first=first))
 
     def stream(self, run_id: str) -> Response:
         """Answer with the events of a run: a stream, or JSON for whoever accepts only that."""
@@ -125,21 +130,34 @@ class RunEvents(ServerSentEventsBlueprint):  # type: ignore[misc] # flask-sse ha
 
     def _as_stream(self, run_id: str) -> Response:
         after = _last_event_id(query(after=_SEQ).get("after", 0))
-        if is_over(process().services.runs.get(run_id), after):
+        first = _first_page(run_id, after)
+        if first is not None and first.over and not first.events:
             # Tells a browser's EventSource to stay away; after anything else it would come back for ever.
             return Response(status=204)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return Response(_body(self.messages(run_id, after)), mimetype=SSE, headers=headers)
+        return Response(_body(self.messages(run_id, after, first)), mimetype=SSE, headers=headers)
 
     def _as_json(self, run_id: str) -> Response:
         asked = query(after=_SEQ, limit=whole(1, 1000))
-        after, runs = _last_event_id(asked.get("after", 0)), process().services.runs
-        events = runs.events(run_id, after=after, limit=asked.get("limit", 500))
-        if events:
-            following = None if events[-1].terminal else events[-1].seq
-        else:
-            following = None if is_over(runs.get(run_id), after) else after
-        return jsonify(events=[event.to_wire() for event in events], next=following)
+        after = _last_event_id(asked.get("after", 0))
+        page = process().services.runs.log(run_id, after=after, limit=asked.get("limit", 500))
+        last = page.events[-1].seq if page.events else after
+        return jsonify(events=[event.to_wire() for event in page.events], next=None if page.over else last)
+
+
+def _first_page(run_id: str, after: int) -> LogPage | None:
+    """Read what a new stream begins with; nothing if it has to wait until Redis is back.
+
+    Raises:
+        NotFound: ``run_not_found``.
+        ServerUnavailable: there is nobody to ask whether there is such a run.
+    """
+    runs = process().services.runs
+    try:
+        return runs.log(run_id, after=after, limit=BATCH)
+    except ServerUnavailable:
+        runs.get(run_id)
+        return None
 
 
 def _messages(follower: Follower) -> Iterator[Message | None]:

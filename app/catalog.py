@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from app.clock import Clock, to_rfc3339
-from app.errors import BadRequest, Fault, InvalidDocument, NotFound, RevConflict
+from app.errors import BadRequest, Conflict, Fault, InvalidDocument, NotFound, RevConflict
 from app.flowdsl import Plan, compile_flow, content_hash, flow_names, read
+from app.flowdsl.diff import Change, diff
 from app.models.base import parse
 from app.models.deployment import Deployment, DeploymentIn
 from app.models.flow import Flow, FlowVersion
@@ -19,6 +21,7 @@ from app.models.names import check_ident
 from app.nodes.registry import HandlerRegistry
 from app.ports import Page, Store
 from app.resolver import VersionRef
+from app.roles import Needs
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -69,7 +72,7 @@ class Catalog:
     """Flows, versions and deployments, as callers and workers ask for them. Thread-safe; one a process.
 
     What can never change is kept: the needs and the plan of a version. Deployments and published versions are read
-    from the store each time, so that a change counts from the next run on.
+    from the store each time.
     """
 
     def __init__(self, store: Store, clock: Clock, handlers: HandlerRegistry) -> None:
@@ -78,6 +81,25 @@ class Catalog:
         self._handlers = handlers
         self._refs: _Kept[tuple[str, str], VersionRef] = _Kept(REFS_KEPT)
         self._plans: _Kept[tuple[str, str], Plan] = _Kept(PLANS_KEPT)
+        self._changes = 0
+        self._changing = threading.Lock()
+
+    @property
+    def changes(self) -> int:
+        """How often this process has changed deployments, versions or what is published; counted when it is done.
+
+        Whoever keeps an answer compares the number from before the question with the number of now.
+        """
+        return self._changes
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            # Also after an error: a server that did not answer may have done it.
+            with self._changing:
+                self._changes += 1
 
     # --- flows ---------------------------------------------------------------------------------------------------
 
@@ -122,26 +144,29 @@ class Catalog:
     def _compile_all(self, document: dict[str, Any], names: list[str]) -> dict[str, Plan]:
         plans: dict[str, Plan] = {}
         faults: list[Fault] = []
+        warnings: list[Fault] = []
         for name in names:
             try:
                 plans[name] = compile_flow(document, name, handlers=self._handlers)
             except InvalidDocument as error:
                 faults += error.faults
+                warnings += error.warnings
         if faults:
             # Flows share components, and each of them finds the faults there.
-            raise InvalidDocument.of(list(dict.fromkeys(faults)))
+            raise InvalidDocument.of(faults, warnings)
         return plans
 
     def _save(self, document: dict[str, Any], name: str, plan: Plan) -> tuple[FlowVersion, bool]:
-        return self._store.save_version(
-            name,
-            flow_name=name,
-            document=document,
-            content_hash=content_hash(document, name),
-            needs=plan.needs,
-            title=plan.title,
-            now=self._now(),
-        )
+        with self._change():
+            return self._store.save_version(
+                name,
+                flow_name=name,
+                document=document,
+                content_hash=content_hash(document, name),
+                needs=plan.needs,
+                title=plan.title,
+                now=self._now(),
+            )
 
     def publish(self, flow_id: str, version_id: str) -> Flow:
         """Make a version the published one: runs that start from now on use it.
@@ -149,7 +174,8 @@ class Catalog:
         Raises:
             NotFound: ``flow_not_found`` or ``version_not_found``.
         """
-        return self._store.publish(flow_id, version_id, now=self._now())
+        with self._change():
+            return self._store.publish(flow_id, version_id, now=self._now())
 
     def flow(self, flow_id: str) -> Flow:
         """Return a flow.
@@ -187,6 +213,28 @@ class Catalog:
         if not page.items:
             self.flow(flow_id)
         return page
+
+    def version_to_run(self, flow_id: str, version_id: str | None = None) -> FlowVersion:
+        """Return a version, or the one that is published.
+
+        Raises:
+            NotFound: ``flow_not_found`` or ``version_not_found``.
+            Conflict: ``flow_not_published``: none was named and none is published.
+        """
+        if version_id is None:
+            version_id = self.flow(flow_id).published_version_id
+            if version_id is None:
+                raise Conflict(f"flow {flow_id!r} has no published version; name one", code="flow_not_published")
+        return self.version(flow_id, version_id)
+
+    def compare(self, flow_id: str, before: str, after: str) -> tuple[FlowVersion, FlowVersion, list[Change]]:
+        """Return two versions of a flow, and what is different in the second.
+
+        Raises:
+            NotFound: ``version_not_found``.
+        """
+        old, new = self.version(flow_id, before), self.version(flow_id, after)
+        return old, new, diff(old.document, new.document, new.flow_name)
 
     def plan(self, flow_id: str, version_id: str) -> Plan:
         """Return a version, ready to execute.
@@ -227,7 +275,8 @@ class Catalog:
             created_at=now if current is None else current.created_at,
             updated_at=now,
         )
-        self._store.put_deployment(deployment)
+        with self._change():
+            self._store.put_deployment(deployment)
         return deployment, current is None
 
     def deployment(self, ident: str) -> Deployment:
@@ -241,9 +290,9 @@ class Catalog:
             raise NotFound.of("deployment", ident)
         return deployment
 
-    def deployments(self, *, after: str | None = None, limit: int = 100) -> Page[Deployment]:
-        """List deployments by id."""
-        return self._store.list_deployments(after=after, limit=limit)
+    def deployments(self, *, flow: str | None = None, after: str | None = None, limit: int = 100) -> Page[Deployment]:
+        """List deployments by id, or those of them that use ``flow``."""
+        return self._store.list_deployments(flow=flow, after=after, limit=limit)
 
     def delete_deployment(self, ident: str) -> None:
         """Delete a deployment; its runs stay.
@@ -251,8 +300,9 @@ class Catalog:
         Raises:
             NotFound: ``deployment_not_found``.
         """
-        if not self._store.delete_deployment(ident):
-            raise NotFound.of("deployment", ident)
+        with self._change():
+            if not self._store.delete_deployment(ident):
+                raise NotFound.of("deployment", ident)
 
     def versions_for(self, deployment: Deployment) -> dict[str, VersionRef | None]:
         """Return by label the version that each variant would run now: its own, else the published one of its flow.
@@ -269,6 +319,14 @@ class Catalog:
             refs[variant.label] = None if version_id is None else self._ref(variant.flow_id, version_id)
         return refs
 
+    def needs(self, flow_id: str, version_id: str) -> Needs:
+        """Return the handlers that a version needs.
+
+        Raises:
+            NotFound: ``version_not_found``.
+        """
+        return self._refs.get((flow_id, version_id), lambda: _ref_of(self.version(flow_id, version_id))).needs
+
     def _ref(self, flow_id: str, version_id: str) -> VersionRef | None:
         try:
             return self._refs.get((flow_id, version_id), lambda: _ref_of(self.version(flow_id, version_id)))
@@ -283,7 +341,7 @@ def _chosen(names: list[str], flow: str | None) -> list[str]:
     if flow is None:
         return names
     if flow not in names:
-        raise InvalidDocument.of([Fault("/flows", f"has no flow {flow!r}; it has {', '.join(names)}")])
+        raise InvalidDocument.of([Fault("/flows", f"has no flow {flow!r}", f"name one of {', '.join(names)}")])
     return [flow]
 
 
@@ -295,7 +353,7 @@ def _read_deployment(ident: str, body: Mapping[str, Any]) -> DeploymentIn:
     check_json(body)
     wanted = parse(DeploymentIn, body)
     if wanted.id not in (None, ident):
-        raise BadRequest.of([Fault("/id", f"is {wanted.id!r}, and the deployment is called {ident!r}; leave it out")])
+        raise BadRequest.of([Fault("/id", f"is {wanted.id!r}, and the deployment is called {ident!r}", "leave it out")])
     return wanted
 
 

@@ -25,9 +25,10 @@ RESULT_TTL_S = 3600
 _DEFAULT_EXCHANGE = Exchange("", type="direct")
 
 
-def role_queue(role: str) -> Queue:
-    """Return the queue of a role; its name is the role's name."""
-    return Queue(role, exchange=_DEFAULT_EXCHANGE, routing_key=role, queue_arguments=None)
+def role_queue(role: str, *, quorum: bool = False) -> Queue:
+    """Return the queue of a role; its name is the role's name. ``quorum`` is how RabbitMQ keeps it."""
+    arguments = {"x-queue-type": "quorum"} if quorum else None
+    return Queue(role, exchange=_DEFAULT_EXCHANGE, routing_key=role, queue_arguments=arguments)
 
 
 class RolecallCelery(Celery):  # type: ignore[misc]
@@ -79,7 +80,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "enable_utc": True,
         "timezone": "UTC",
         # No default queue and none made by a typo: every message names the role that is to have it.
-        "task_queues": (_role_queue_of(settings),),
+        "task_queues": (role_queue(role, quorum=not over_redis),),
         "task_default_queue": role,
         "task_default_exchange": "",
         "task_default_routing_key": role,
@@ -107,13 +108,6 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # Runs are watched by their own events; Celery's cost 40 % of the throughput and are on with `-E`.
         "worker_send_task_events": False,
     }
-
-
-def _role_queue_of(settings: Settings) -> Queue:
-    queue = role_queue(settings.service_role)
-    if not _is_redis(settings.broker_url):
-        queue.queue_arguments = {"x-queue-type": "quorum"}
-    return queue
 
 
 def _transport_options(settings: Settings) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class Settings(BaseSettings):
         3, description="How often a run may lose its worker before it fails as `worker_lost`."
     )
     run_timeout_s: Seconds = Field(3600.0, description="Longest time of one attempt.")
-    queue_timeout_s: Seconds = Field(3600.0, description="Longest time that a run waits for its first worker.")
+    queue_timeout_s: Seconds = Field(3600.0, description="Longest time that a run waits for a worker; then it fails.")
     stop_deadline_s: Seconds = Field(10.0, description="Time between SIGTERM and handing back what still runs.")
     run_max_events: Count = Field(
         10_000, description="Progress, token and log events of a run beyond this number are dropped with a note."

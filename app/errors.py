@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 class RolecallError(Exception):
@@ -30,21 +30,32 @@ class RolecallError(Exception):
         return {}
 
 
+Severity = Literal["error", "warning"]
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing wrong with a document or request.
 
-    ``at`` is a JSON pointer (``/variants/0/weight``), ``message`` says what is wrong and what would be right.
+    ``at`` is a JSON pointer (``/variants/0/weight``), ``message`` says what is wrong or what would be right, ``mend``
+    what to do about it, where that is known. An ``error`` keeps it from being taken, a ``warning`` does not.
     """
 
     at: str
     message: str
+    mend: str | None = None
+    severity: Severity = "error"
+
+    @classmethod
+    def warning(cls, at: str, message: str, mend: str | None = None) -> Fault:
+        return cls(at, message, mend, "warning")
 
     def __str__(self) -> str:
-        return f"{self.at or '/'}: {self.message}"
+        return f"{self.at or '/'}: {self.message}" + ("" if self.mend is None else f"; {self.mend}")
 
     def to_wire(self) -> dict[str, str]:
-        return {"at": self.at, "message": self.message}
+        wire: dict[str, str] = {"at": self.at, "message": self.message, "severity": self.severity}
+        return wire if self.mend is None else wire | {"mend": self.mend}
 
 
 class BadRequest(RolecallError):
@@ -66,9 +77,26 @@ class BadRequest(RolecallError):
 
 
 class InvalidDocument(BadRequest):
-    """A FlowDSL document that can never run: unknown node, bad ``$ref``, bad expression, no entry."""
+    """A FlowDSL document that can never run: unknown node, bad ``$ref``, bad expression, no entry.
+
+    ``faults`` are what keeps it from running, ``warnings`` what else was seen.
+    """
 
     code = "invalid_document"
+
+    def __init__(self, message: str, *, faults: Sequence[Fault] = (), warnings: Sequence[Fault] = ()) -> None:
+        super().__init__(message, faults=faults)
+        self.warnings = tuple(warnings)
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault], warnings: Sequence[Fault] = ()) -> InvalidDocument:
+        """Build one error out of one or more faults; its text is the list of these. Doubles are left out."""
+        faults = list(dict.fromkeys(faults))
+        return cls("; ".join(map(str, faults)), faults=faults, warnings=list(dict.fromkeys(warnings)))
+
+    def extra(self) -> dict[str, Any]:
+        warnings = {"warnings": [warning.to_wire() for warning in self.warnings]} if self.warnings else {}
+        return super().extra() | warnings
 
 
 class SettingError(RolecallError):

@@ -123,8 +123,10 @@ class Store(Protocol):
         rev that he read before.
         """
 
-    def list_deployments(self, *, after: str | None = None, limit: int = 100) -> Page[Deployment]:
-        """List deployments by id."""
+    def list_deployments(
+        self, *, flow: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Deployment]:  # fmt: skip
+        """List deployments by id, or those of them with a variant of ``flow``."""
 
     def delete_deployment(self, deployment_id: str) -> bool:
         """Delete it; return whether it was there. Its runs stay."""
@@ -147,6 +149,12 @@ class Store(Protocol):
 
     def refuse_run(self, run: Run) -> None:
         """Write that a run was never accepted: as :meth:`mirror_run`, and its idempotency key is free again."""
+
+    def request_cancel(self, run_id: str) -> None:
+        """Note on an open record that somebody asked to cancel the run; it stays open until the live state says so."""
+
+    def ended_runs(self, run_ids: Sequence[str]) -> set[str]:
+        """Return those of the ids that are on record as ended, in one round trip."""
 
     def list_runs(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
         """List runs, newest first by the time of acceptance and id.
@@ -376,8 +384,8 @@ class Live(Protocol):
     def expired(self, limit: int) -> list[str]:
         """Return ids of queued runs whose ``expiresAt`` has come before anybody ever started them."""
 
-    def missing(self, run_ids: Sequence[str]) -> list[str]:
-        """Return those of the ids that have no live state, in one round trip."""
+    def behind(self, revs: Mapping[str, int]) -> list[str]:
+        """Return those of the ids whose live state is missing or older than the rev given, in one round trip."""
 
     def open_runs(self) -> list[str]:
         """Return the ids of all queued and running runs, in one (large) answer."""

@@ -33,10 +33,12 @@ from app.pulse import Activity, Identity, Pulse
 from app.register.cache import SnapshotCache
 from app.register.memory import MemoryRegister
 from app.register.redis import RedisRegister
-from app.runs import Executor, Housekeeping, Runs
+from app.runs import Executor, Housekeeping, Recovery, Rescue, Runs
+from app.runs.choices import Choices
 from app.runs.execution import Limits
 from app.runs.flusher import Flusher
 from app.runs.gate import Gate
+from app.runs.rescue import RescueRules
 from app.store.memory import MemoryStore
 from app.store.mongo import MongoStore
 
@@ -138,7 +140,7 @@ def _assemble(
         store=store,
         live=live,
         dispatcher=dispatcher,
-        catalog=catalog,
+        choices=Choices(catalog, monotonic),
         snapshots=snapshots,
         gate=Gate(live, dispatcher, monotonic=monotonic, depth_cap=settings.role_depth_cap),
         clock=clock,
@@ -198,11 +200,41 @@ def heart(celery: RolecallCelery, settings: Settings, pulse: Pulse) -> Beat:
     return Beat(celery, LocalEntry("heartbeat", settings.heartbeat_interval_s, pulse.beat), name="heartbeat")
 
 
+def keepers(
+    services: Services, *, period_s: float, clock: Clock = system_clock, monotonic: Monotonic = time.monotonic
+) -> Housekeeping:
+    """Return what a dispatcher does for all runs, every ``period_s`` seconds."""
+    settings, store, live, dispatcher = services.settings, services.store, services.live, services.dispatcher
+    rules = RescueRules(
+        max_losses=settings.run_max_attempts,
+        queue_timeout_s=settings.queue_timeout_s,
+        default_role=settings.default_role or None,
+    )
+    rescue = Rescue(
+        live=live,
+        register=services.register,
+        dispatcher=dispatcher,
+        catalog=services.catalog,
+        rules=rules,
+        monotonic=monotonic,
+    )
+    return Housekeeping(
+        store=store,
+        live=live,
+        rescue=rescue,
+        recovery=Recovery(store=store, live=live, dispatcher=dispatcher),
+        clock=clock,
+        period_s=period_s,
+        # Nobody who lost an answer asks again later than this.
+        keep_s=2 * settings.lease_ttl_s,
+    )
+
+
 def housekeeper(celery: RolecallCelery, services: Services) -> Beat:
     """Return the beat that keeps house, in a thread of its own so that no heartbeat waits for it."""
     # Twice a period, so that what ended is on record within one.
     period_s = services.settings.housekeeping_s / 2
-    jobs = Housekeeping(store=services.store, live=services.live, period_s=period_s)
+    jobs = keepers(services, period_s=period_s)
     return Beat(celery, LocalEntry("housekeeping", period_s, jobs.round), name="housekeeping")
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import drain, engine, first_event, latency, register, resolving, streams
+from benchmarks import drain, engine, first_event, latency, lists, register, resolving, streams
 from benchmarks.rows import Row, table
 from benchmarks.world import World
 
@@ -24,6 +24,7 @@ MEASURES: dict[str, Callable[..., list[Row]]] = {
     "e": engine.measure,
     "f": register.measure,
     "g": streams.measure,
+    "h": lists.measure,
 }
 
 
@@ -60,7 +61,7 @@ def _additions_ms() -> float:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Rolecall beside its peers.")
-    parser.add_argument("measures", nargs="*", metavar="a..g", help="which; default: all")
+    parser.add_argument("measures", nargs="*", metavar="a..h", help="which; default: all")
     parser.add_argument("--pairs", type=int, help="passes of each side (5; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter passes: a try, not a measurement")
     asked = parser.parse_args()

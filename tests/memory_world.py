@@ -10,10 +10,10 @@ from app.dispatch.memory import MemoryDispatcher
 from app.models.heartbeat import Heartbeat
 from app.models.run import Run, WorkerRef
 from app.ports import Nudge
-from app.runs import Executor, Housekeeping
+from app.runs import Executor
 from app.runs.execution import Limits
 from app.runs.flusher import Flusher
-from app.wiring import Services, build_memory
+from app.wiring import Services, build_memory, keepers
 from tests.integration.flows import deploy
 
 
@@ -28,7 +28,7 @@ class MemoryWorld:
         assert isinstance(self.services.dispatcher, MemoryDispatcher)
         self.nudges = self.services.dispatcher
         self.runs, self.live, self.store = self.services.runs, self.services.live, self.services.store
-        self.housekeeping = Housekeeping(store=self.store, live=self.live, period_s=2)
+        self.housekeeping = keepers(self.services, period_s=2, clock=self.clock, monotonic=lambda: self.now_s)
 
     def clock(self) -> int:
         return int(self.now_s * 1000)
@@ -61,6 +61,10 @@ class MemoryWorld:
     def deploy(self, name: str, raw: bytes, **weights_and_roles: tuple[int, Sequence[str]]) -> None:
         deploy(self.services, name, raw, **{label: (w, list(r)) for label, (w, r) in weights_and_roles.items()})
 
+    def worker(self, role: str) -> WorkerRef:
+        """The worker of a role that :meth:`beat` announces."""
+        return WorkerRef(f"{role}-1", f"{role}@host", role)
+
     def executor(self, role: str = "worker", *, stopping: bool = False, **changes: Any) -> Executor:
         """A worker's executor."""
         parts: dict[str, Any] = {
@@ -69,7 +73,7 @@ class MemoryWorld:
             "dispatcher": self.nudges,
             "catalog": self.services.catalog,
             "handlers": self.services.handlers,
-            "worker": WorkerRef(f"{role}-1", f"{role}@host", role),
+            "worker": self.worker(role),
             "flusher": QuietFlusher(monotonic=lambda: self.now_s, lease_ttl_s=30),
             "limits": Limits(lease_ttl_s=30, run_timeout_s=3600, max_events=1000, output_max_bytes=1_000_000),
             "monotonic": lambda: self.now_s,

@@ -91,6 +91,11 @@ class ProcessContainer(CeleryTestContainer):  # type: ignore[misc]
         self.stop(timeout)
         self._process = self._start()
 
+    def start_again(self) -> None:
+        """Start the group anew once it has ended."""
+        self._process.wait(10)
+        self._process = self._start()
+
     def reload(self, *_: Any) -> None:
         """Nothing is cached."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from app.cli import api, stack
+from app.cli import api, flows, show, stack
 from app.client import Refused, TryLater
 from app.errors import RolecallError, Unavailable
 
@@ -24,7 +24,9 @@ class _Group(click.Group):
             click.echo(f"rolecall: {error} [{error.code}]" if remote else f"rolecall: {error}", err=True)
             if isinstance(error, Refused):
                 for fault in error.problem.get("errors", []):
-                    click.echo(f"  {fault.get('at') or '/'}: {fault.get('message')}", err=True)
+                    click.echo(f"  {show.fault(fault)}", err=True)
+                for warning in error.problem.get("warnings", []):
+                    click.echo(f"  warning: {show.fault(warning)}", err=True)
             ctx.exit(UNAVAILABLE if isinstance(error, Unavailable) else REFUSED)
 
 
@@ -38,5 +40,5 @@ def main() -> None:
     """Runs FlowDSL flows on the workers that are able to run them."""
 
 
-for command in (*stack.COMMANDS, *api.COMMANDS):
+for command in (*stack.COMMANDS, *api.COMMANDS, *flows.COMMANDS):
     main.add_command(command)

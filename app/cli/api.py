@@ -53,7 +53,7 @@ def import_(client: Client, files: tuple[Path, ...], publish: bool, json_: bool)
     )
     for flow in flows:
         for warning in flow["warnings"]:
-            click.echo(f"{flow['flowId']} {warning['at']}: {warning['message']}", err=True)
+            click.echo(f"warning: {flow['flowId']} {show.fault(warning)}", err=True)
 
 
 @api_command()

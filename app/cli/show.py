@@ -50,6 +50,12 @@ def run(wire: dict[str, Any]) -> None:
         click.echo(f"  output {json.dumps(wire['output'], ensure_ascii=False)}")
 
 
+def fault(wire: dict[str, Any]) -> str:
+    """Return one of the faults of a problem, or of the warnings of an import, as a line."""
+    mend = f"; {wire['mend']}" if wire.get("mend") else ""
+    return f"{wire.get('at') or '/'}: {wire.get('message')}{mend}"
+
+
 def short(text: str) -> str:
     """Cut a text that would fill the terminal."""
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from app.errors import Fault, InvalidDocument
 from app.flowdsl.expressions import FILTER_ROOTS, ROOTS, Expression
-from app.flowdsl.fields import PASSING, FieldReader, called_flow, handler_candidates, output_ports
+from app.flowdsl.fields import KINDS, PASSING, FieldReader, called_flow, handler_candidates, output_ports
 from app.flowdsl.lint import lint_graph
 from app.flowdsl.packets import Packet
 from app.flowdsl.plan import Entry, Plan, PlanEdge, PlanNode
@@ -22,21 +22,6 @@ MAX_NODES: Final = 1_000
 MAX_EDGES: Final = 4_000
 MAX_NESTED: Final = 20
 """Flows inside flows, by subworkflow nodes."""
-
-KINDS: Final = frozenset(
-    {
-        "source",
-        "transform",
-        "router",
-        "llm",
-        "action",
-        "checkpoint",
-        "publish",
-        "terminal",
-        "integration",
-        "subworkflow",
-    }
-)
 
 
 def flow_names(document: Mapping[str, Any]) -> list[str]:
@@ -67,14 +52,19 @@ def compile_flow(document: Mapping[str, Any], flow_name: str, *, handlers: Handl
     Raises:
         InvalidDocument: with every fault that keeps the flow from ever running.
     """
-    if flow_name not in flow_names(document):
-        raise InvalidDocument.of([Fault("/flows", f"has no flow {flow_name!r}")])
+    names = flow_names(document)
     reader = FieldReader(document)
+    if flow_name not in names:
+        raise InvalidDocument.of([Fault("/flows", f"has no flow {flow_name!r}", reader.guess(flow_name, names))])
     if document.get("flowdsl") != VERSION:
-        reader.warn("/flowdsl", f"is {document.get('flowdsl')!r}; the document is read as FlowDSL {VERSION}")
+        reader.warn(
+            "/flowdsl",
+            f"is {document.get('flowdsl')!r}; the document is read as FlowDSL {VERSION}",
+            f'write "{VERSION}"',
+        )
     plan = _FlowCompiler(document, flow_name, reader, handlers or _builtin_handlers()).compile()
     if plan is None or reader.faults:
-        raise InvalidDocument.of(list(dict.fromkeys(reader.faults)))
+        raise InvalidDocument.of(reader.faults, reader.lint)
     return plan
 
 
@@ -140,7 +130,7 @@ class _FlowCompiler:
             self._read.fault(f"{self._at}/edges", "must be a list")
             return None
         if len(nodes) > MAX_NODES or len(edges) > MAX_EDGES:
-            self._read.fault(self._at, f"may have {MAX_NODES:,} nodes and {MAX_EDGES:,} edges; split it into flows")
+            self._read.fault(self._at, f"may have {MAX_NODES:,} nodes and {MAX_EDGES:,} edges", "split it into flows")
             return None
         self._numbers = {name: number for number, name in enumerate(nodes)}
         defaults = self._defaults()
@@ -148,7 +138,8 @@ class _FlowCompiler:
         plan_nodes = self._nodes(nodes, plan_edges, defaults)
         entries, packets = self._entries(plan_edges)
         sinks = tuple(node.index for node in plan_nodes if not node.edges)
-        self._read.lint += lint_graph(self._at, plan_nodes, entries)
+        if not self._read.faults:  # else what is missing would be named once more for each of its consequences
+            self._read.lint += lint_graph(self._at, plan_nodes, entries)
         handled = tuple(dict.fromkeys(self._handled))
         return Plan(
             flow_name=self._name,
@@ -201,16 +192,20 @@ class _FlowCompiler:
         """Read ``node`` or ``node.port``; names of nodes may have dots."""
         text = edge.get(side)
         if not isinstance(text, str):
-            self._read.fault(f"{at}/{side}", "must name a node, like 'fetch' or 'fetch.failed'")
+            self._read.fault(f"{at}/{side}", "must name a node", "for example 'fetch' or 'fetch.failed'")
             return None
         name, port = text, ""
         while name not in self._numbers and "." in name:
             name, _, last = name.rpartition(".")
             port = f"{last}.{port}" if port else last
         if name not in self._numbers:
-            self._read.fault(f"{at}/{side}", f"names the node {text!r}, which the flow does not have")
+            self._unknown_node(text, f"{at}/{side}")
             return None
         return self._numbers[name], port or None
+
+    def _unknown_node(self, name: str, at: str) -> None:
+        mend = self._read.guess(name, self._numbers)
+        self._read.fault(at, f"names the node {name!r}, which the flow does not have", mend)
 
     def _edge_packet(self, edge: dict[str, Any], at: str) -> Packet | None:
         delivery = edge.get("delivery")
@@ -276,7 +271,7 @@ class _FlowCompiler:
         at_most_once = self._read.flag(node, "x-atMostOnce", at)
         if at_most_once and (node.get("retryPolicy") is not None or (retry and retry.max_attempts > 1)):
             self._read.warn(
-                f"{at}/x-atMostOnce", "a node that runs at most once is never tried again; drop its retries"
+                f"{at}/x-atMostOnce", "a node that runs at most once is never tried again", "leave its retries out"
             )
         return PlanNode(
             index=number,
@@ -299,7 +294,8 @@ class _FlowCompiler:
     def _kind(self, node: dict[str, Any], at: str) -> str | None:
         kind = node.get("kind")
         if kind is not None and not (isinstance(kind, str) and kind in KINDS):
-            self._read.warn(f"{at}/kind", f"is {kind!r}, which FlowDSL does not have; it runs like an action")
+            mend = self._read.guess(str(kind), KINDS) or f"write one of {', '.join(sorted(KINDS))}"
+            self._read.warn(f"{at}/kind", f"is {kind!r}, which FlowDSL does not have; it runs like an action", mend)
             return None
         return kind
 
@@ -307,7 +303,7 @@ class _FlowCompiler:
         if candidates:
             self._handled.append((at, candidates))
         else:
-            self._read.fault(at, "names no handler; give it an x-action-ref, for example 'core/log'")
+            self._read.fault(at, "names no handler", "give it an x-action-ref, for example 'core/log'")
 
     def _check_settings(self, candidates: tuple[str, ...], settings: dict[str, Any], at: str) -> None:
         """Check them by the model of the handler, if it is known here; a handler may need others beside it."""
@@ -321,7 +317,7 @@ class _FlowCompiler:
     def _child(self, name: str, at: str) -> Plan | None:
         """Compile the flow that a subworkflow node calls."""
         if name not in self._document["flows"]:
-            self._read.fault(at, f"the document has no flow {name!r}")
+            self._read.fault(at, f"the document has no flow {name!r}", self._read.guess(name, self._document["flows"]))
             return None
         if name in self._within:
             self._read.fault(at, f"leads back into itself: {' -> '.join((*self._within, name))}")
@@ -366,7 +362,7 @@ class _FlowCompiler:
             elif named in self._numbers:
                 entries.append(Entry(self._numbers[named], (condition,) if condition else ()))
             else:
-                self._read.fault(place, f"names the node {named!r}, which the flow does not have")
+                self._unknown_node(named, place)
         if filters or not points:
             reached = {edge.target for edge in edges}
             always = any(condition is None for condition in filters) or not filters
@@ -375,7 +371,7 @@ class _FlowCompiler:
             first = [number for number in self._numbers.values() if number not in reached | named_already]
             entries += [Entry(number, allowed) for number in first]
         if not entries:
-            self._read.fault(at, "the flow has no entry: every node has an incoming edge; name one here")
+            self._read.fault(at, "the flow has no entry: every node has an incoming edge", "name one here")
         return tuple(entries), tuple(packets)
 
     def _entrypoint(self, point: Any, at: str) -> tuple[str | None, Expression | None, Packet | None]:

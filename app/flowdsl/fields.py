@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from app.errors import Fault
 from app.flowdsl.expressions import Expression, compile_expression, compile_key
+from app.flowdsl.mends import Guesser
 from app.flowdsl.packets import Packet, PacketReader
 from app.flowdsl.plan import Idempotency, PlanEdge
 from app.flowdsl.references import BadReference, References
@@ -20,6 +21,8 @@ CARRIERS: Final = (None, "redis", "memory")
 
 PASSING: Final = frozenset({"source", "terminal", "checkpoint"})
 """Kinds of nodes that pass on what arrives and so need no handler."""
+
+KINDS: Final = PASSING | {"transform", "router", "llm", "action", "publish", "integration", "subworkflow"}
 
 _TOPIC = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 
@@ -46,15 +49,16 @@ class FieldReader:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.faults: list[Fault] = []
         self.lint: list[Fault] = []
+        self.guess = Guesser().mend
         self._references = References(document)
         self._packets = PacketReader(document)
         self._known_packets: dict[str, Packet | None] = {}
 
-    def fault(self, at: str, message: str) -> None:
-        self.faults.append(Fault(at, message))
+    def fault(self, at: str, message: str, mend: str | None = None) -> None:
+        self.faults.append(Fault(at, message, mend))
 
-    def warn(self, at: str, message: str) -> None:
-        self.lint.append(Fault(at, message))
+    def warn(self, at: str, message: str, mend: str | None = None) -> None:
+        self.lint.append(Fault.warning(at, message, mend))
 
     def resolve(self, value: Any, at: str) -> tuple[Any, str]:
         """Follow a ``$ref``; return the value and the place where it really stands."""
@@ -66,7 +70,7 @@ class FieldReader:
 
     def expression(self, text: Any, at: str, roots: tuple[str, ...]) -> Expression | None:
         if not isinstance(text, str):
-            self.fault(at, 'must be a condition as text, for example "output.score > 0.7"')
+            self.fault(at, "must be a condition as text", 'for example "output.score > 0.7"')
             return None
         try:
             return compile_expression(text, roots=roots)
@@ -140,7 +144,7 @@ class FieldReader:
         if text is None or given.get("enabled", True) is False:
             return None
         if not isinstance(text, str):
-            self.fault(f"{at}/keyExpression", 'must be an expression as text, for example "input.orderId"')
+            self.fault(f"{at}/keyExpression", "must be an expression as text", 'for example "input.orderId"')
             return None
         ttl = self.whole(given, "ttlSeconds", at, 1, MAX_TTL_S)
         try:
@@ -164,8 +168,8 @@ class FieldReader:
         topic = self.object(delivery.get("stream"), at).get("topic")
         if isinstance(topic, str) and _TOPIC.fullmatch(topic):
             return topic
-        rule = "must be a topic of letters, digits, '.', '_', ':' and '-', at most 200"
-        self.warn(f"{at}/topic", f"{rule}; the packet goes on inside the run and is published nowhere")
+        message = "has no topic; the packet goes on inside the run and is published nowhere"
+        self.warn(f"{at}/topic", message, "name one of letters, digits, '.', '_', ':' and '-', at most 200")
         return None
 
     def _unsupported(self, delivery: dict[str, Any], mode: str, at: str) -> str | None:
@@ -176,7 +180,7 @@ class FieldReader:
         else:
             return None
         if carrier not in CARRIERS:
-            self.warn(place, f"delivery by {carrier} is not supported: a run that reaches this edge fails; use redis")
+            self.warn(place, f"delivery by {carrier} is not supported: a run that reaches this edge fails", "use redis")
             return str(carrier)[:64]
         return None
 

@@ -13,17 +13,23 @@ def lint_graph(at: str, nodes: Sequence[PlanNode], entries: Sequence[Entry]) -> 
     """Return warnings about the flow at ``at``: nodes that never run, no output, an ``else`` that is none."""
     reached = _reached(nodes, entries)
     warnings = [
-        Fault(f"{at}/nodes/{escape(node.name)}", "no entry leads to this node; it never runs")
+        Fault.warning(
+            f"{at}/nodes/{escape(node.name)}",
+            "no entry leads to this node; it never runs",
+            "lead an edge to it, or name it in entrypoints",
+        )
         for node in nodes
         if entries and node.index not in reached
     ]
     if all(node.edges for node in nodes):
-        warnings.append(Fault(f"{at}/edges", "every node has an outgoing edge, so the output is null; end one path"))
+        message = "every node has an outgoing edge, so the output is null"
+        warnings.append(Fault.warning(f"{at}/edges", message, "end one path"))
     for node in nodes:
         others = [edge for edge in node.edges if edge.otherwise]
         if others and not any(edge.when for edge in node.edges):
             message = "is 'else' beside no edge with a condition, so it is always followed"
-            warnings.append(Fault(f"{at}/edges/{others[0].index}/when", message))
+            mend = "leave it out, or give another edge of the node a condition"
+            warnings.append(Fault.warning(f"{at}/edges/{others[0].index}/when", message, mend))
     return warnings
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.errors import Fault
 from app.flowdsl.expressions import Expression, KeyExpression
+from app.flowdsl.mends import Guesser
 from app.flowdsl.packets import Packet
 from app.flowdsl.retry import RetryPolicy
 
@@ -114,14 +115,20 @@ class Plan:
 
         Nothing here keeps the flow from being imported: a handler may come with a worker that starts later.
         """
+        guess = Guesser().mend
+        start = "start a worker that has one, by its NODE_MODULES or a package"
         missing = [
-            Fault(at, f"no handler is known for {' or '.join(candidates)}; start a worker whose NODE_MODULES has one")
+            Fault.warning(at, _unknown(candidates), guess(candidates[0], known_refs) or start)
             for at, candidates in self.handled
             if known_refs.isdisjoint(candidates)
         ]
         passing = [
-            Fault(node.at, f"no handler is known for {' or '.join(node.candidates)}; the node passes on what arrives")
+            Fault.warning(node.at, f"{_unknown(node.candidates)}; the node passes on what arrives", start)
             for node in self.nodes
             if node.candidates and not node.needs_handler and known_refs.isdisjoint(node.candidates)
         ]
         return [*self.lint, *missing, *passing]
+
+
+def _unknown(candidates: tuple[str, ...]) -> str:
+    return f"no handler is known for {' or '.join(candidates)}"

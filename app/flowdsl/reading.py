@@ -16,6 +16,7 @@ MAX_BYTES: Final = 2_000_000
 MAX_DEPTH: Final = 60
 MAX_VALUES: Final = 200_000
 """Values that a document may hold once its YAML aliases are written out."""
+KEEP_ONE: Final = "keep one"
 
 
 def read(raw: bytes, media_type: str | None = None) -> dict[str, Any]:
@@ -49,8 +50,8 @@ def _is_json(text: str, media_type: str | None) -> bool:
     return "yaml" not in kind and text.lstrip()[:1] == "{"
 
 
-def _refuse(at: str, message: str) -> NoReturn:
-    raise InvalidDocument.of([Fault(at, message)])
+def _refuse(at: str, message: str, mend: str | None = None) -> NoReturn:
+    raise InvalidDocument.of([Fault(at, message, mend)])
 
 
 # --- JSON --------------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def _read_json(text: str) -> Any:
     _check_depth(document)
     if doubled:
         where = {id(value): at for at, value in _objects(document)}
-        raise InvalidDocument.of([Fault(where.get(id(value), ""), _twice(key)) for value, key in doubled])
+        raise InvalidDocument.of([Fault(where.get(id(value), ""), _twice(key), KEEP_ONE) for value, key in doubled])
     return document
 
 
@@ -115,7 +116,7 @@ def escape(key: str) -> str:
 
 
 def _twice(key: str) -> str:
-    return f"has the key {key!r} twice; keep one"
+    return f"has the key {key!r} twice"
 
 
 # --- YAML --------------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ class _YamlReader:
                     merged = source | merged
                 continue
             if key in own:
-                self._fault(event, at, _twice(key))
+                self._fault(event, at, _twice(key), KEEP_ONE)
             own[key] = value
         return merged | own if merged else own
 
@@ -224,6 +225,6 @@ class _YamlReader:
         if self._values > MAX_VALUES:
             self._fault(event, at, f"holds more than {MAX_VALUES:,} values with its aliases written out")
 
-    def _fault(self, event: Any, at: str, message: str) -> NoReturn:
+    def _fault(self, event: Any, at: str, message: str, mend: str | None = None) -> NoReturn:
         mark = event.start_mark
-        _refuse(at, f"{message} (line {mark.line + 1}, column {mark.column + 1})")
+        _refuse(at, f"{message} (line {mark.line + 1}, column {mark.column + 1})", mend)

@@ -14,9 +14,9 @@ MAX_CHAIN: Final = 10
 class BadReference(Exception):
     """A ``$ref`` that leads nowhere."""
 
-    def __init__(self, at: str, message: str) -> None:
+    def __init__(self, at: str, message: str, mend: str | None = None) -> None:
         super().__init__(message)
-        self.fault = Fault(at, message)
+        self.fault = Fault(at, message, mend)
 
 
 class References:
@@ -46,7 +46,8 @@ class References:
         if isinstance(value, str):
             return self._named_packet(value, at)
         if not isinstance(value, dict):
-            return Fault(at, "must name a packet, like '#/components/packets/Order'; it is not checked")
+            mend = "name one, like '#/components/packets/Order'"
+            return Fault.warning(at, "must name a packet; it is not checked", mend)
         if isinstance(value.get("$ref"), str):
             return self._named_packet(value["$ref"], f"{at}/$ref")
         if isinstance(value.get("schema"), dict):
@@ -57,11 +58,13 @@ class References:
         if name.startswith("#"):
             schema, place = self._look_up(name, at)
         elif "#" in name or "://" in name:
-            return Fault(at, f"{name!r} is in another document, which is not read; its packets are not checked")
+            message = f"{name!r} is in another document, which is not read; its packets are not checked"
+            return Fault.warning(at, message, "copy it into components/packets of this one")
         else:
             found = self._component(name)
             if found is None:
-                return Fault(at, f"no packet or event is called {name!r}; it is not checked")
+                mend = "add it to components/packets, or name one that is there"
+                return Fault.warning(at, f"no packet or event is called {name!r}; it is not checked", mend)
             schema, place = found
         if not isinstance(schema, dict):
             raise BadReference(at, f"{name!r} is no schema")
@@ -80,7 +83,7 @@ class References:
 
     def _look_up(self, ref: Any, at: str) -> tuple[Any, str]:
         if not isinstance(ref, str) or not ref.startswith("#/"):
-            raise BadReference(at, f"{ref!r} leads out of the document; use a place in it, like '#/components/...'")
+            raise BadReference(at, f"{ref!r} leads out of the document", "use a place in it, like '#/components/...'")
         value: Any = self._document
         for part in ref[2:].split("/"):
             key = part.replace("~1", "/").replace("~0", "~")

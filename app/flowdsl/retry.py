@@ -57,7 +57,9 @@ def read_policy(value: Mapping[str, Any], at: str) -> tuple[RetryPolicy, list[Fa
         given = value.get(name, otherwise)
         if isinstance(given, int) and not isinstance(given, bool) and least <= given <= most:
             return given
-        warnings.append(Fault(f"{at}/{name}", f"must be a whole number from {least} to {most:,}; {otherwise} is used"))
+        warnings.append(
+            Fault.warning(f"{at}/{name}", f"must be a whole number from {least} to {most:,}; {otherwise} is used")
+        )
         return otherwise
 
     def delay(name: str, otherwise: int) -> int:
@@ -66,16 +68,22 @@ def read_policy(value: Mapping[str, Any], at: str) -> tuple[RetryPolicy, list[Fa
         given = parse_duration(value[name])
         if given is not None and given <= MAX_DELAY_MS:
             return given
-        warnings.append(Fault(f"{at}/{name}", f"must be a duration like PT3S, at most a day; {otherwise} ms is used"))
+        warnings.append(
+            Fault.warning(f"{at}/{name}", f"must be a duration like PT3S, at most a day; {otherwise} ms is used")
+        )
         return otherwise
 
     backoff = value.get("backoff", default.backoff)
     if backoff not in BACKOFFS:
-        warnings.append(Fault(f"{at}/backoff", f"must be one of {', '.join(BACKOFFS)}; {default.backoff} is used"))
+        warnings.append(
+            Fault.warning(f"{at}/backoff", f"must be one of {', '.join(BACKOFFS)}; {default.backoff} is used")
+        )
         backoff = default.backoff
     retry_on = value.get("retryOn")
     if retry_on is not None and not (isinstance(retry_on, list) and all(isinstance(code, str) for code in retry_on)):
-        warnings.append(Fault(f"{at}/retryOn", "must be a list of error codes, like [TIMEOUT]; all are retried"))
+        warnings.append(
+            Fault.warning(f"{at}/retryOn", "must be a list of error codes, like [TIMEOUT]; all are retried")
+        )
         retry_on = None
     initial = delay("initialDelay", default.initial_delay_ms)
     policy = RetryPolicy(

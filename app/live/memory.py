@@ -158,9 +158,10 @@ class MemoryLive:
             times = {run_id: expires(state.run) for run_id, state in self._in(RunStatus.QUEUED)}
             return self._due({run_id: at for run_id, at in times.items() if at is not None}, limit)
 
-    def missing(self, run_ids: Sequence[str]) -> list[str]:
+    def behind(self, revs: Mapping[str, int]) -> list[str]:
         with self._lock:
-            return [run_id for run_id in run_ids if self._state(run_id) is None]
+            states = {run_id: self._state(run_id) for run_id in revs}
+            return [run_id for run_id, state in states.items() if state is None or state.run.rev < revs[run_id]]
 
     def open_runs(self) -> list[str]:
         with self._lock:

@@ -67,7 +67,7 @@ class RedisLive:
         names = (
             "create", "claim", "append", "check", "renew", "finish", "hand_back", "retry", "break", "move",
             "fail_queued", "cancel", "drop", "mirrored", "archived", "get", "events", "queues", "changed", "due",
-            "waiting", "missing", "open", "guard", "trust",
+            "waiting", "behind", "open", "guard", "trust",
         )  # fmt: skip
         self._scripts = {name: self._server.script(source(name)) for name in names}
 
@@ -212,8 +212,9 @@ class RedisLive:
     def expired(self, limit: int) -> list[str]:
         return self._due("expiring", limit)
 
-    def missing(self, run_ids: Sequence[str]) -> list[str]:
-        return cast(list[str], self._scripts["missing"](args=[self._prefix, *run_ids])) if run_ids else []
+    def behind(self, revs: Mapping[str, int]) -> list[str]:
+        words = [word for pair in revs.items() for word in pair]
+        return cast(list[str], self._scripts["behind"](args=[self._prefix, *words])) if words else []
 
     def open_runs(self) -> list[str]:
         return cast(list[str], self._scripts["open"](args=[self._prefix]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -84,8 +86,8 @@ def try_handler(
     settings: Mapping[str, Any] | None = None,
     meta: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
-) -> Any:
-    """Call a decorated handler once, with its settings checked as at import; ``await`` the answer of an async one.
+) -> Tried:
+    """Call a decorated handler once, with its settings checked as at import; an ``async def`` one on a loop of its own.
 
     Raises:
         BadRequest: the settings are wrong.
@@ -98,4 +100,6 @@ def try_handler(
     world.secrets = secrets or {}
     step = Step(input=input, settings=parsed, meta=meta or {}, node="node", key="run:node", world=world)
     output = function(step)
+    if inspect.iscoroutine(output):
+        output = asyncio.run(output)
     return Tried(input if output is None else output, world.events)

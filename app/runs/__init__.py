@@ -1,7 +1,13 @@
-"""The life of a run, rule by rule: accepted (`service`), executed (`execution`), kept for good (`housekeeping`)."""
+"""The life of a run, rule by rule.
+
+Accepted (`service`), executed (`execution`, `attempt`), kept going (`rescue`, `recovery`), kept for good
+(`housekeeping`), read (`log`).
+"""
 
 from app.runs.execution import Executor
 from app.runs.housekeeping import Housekeeping
+from app.runs.recovery import Recovery
+from app.runs.rescue import Rescue
 from app.runs.service import Runs
 
-__all__ = ["Executor", "Housekeeping", "Runs"]
+__all__ = ["Executor", "Housekeeping", "Recovery", "Rescue", "Runs"]

@@ -3,55 +3,104 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
+from app.clock import Clock
+from app.errors import ServerUnavailable
 from app.models.run import Run, RunStatus
 from app.ports import Live, Store
+from app.runs.recovery import Recovery
+from app.runs.rescue import Rescue
 
 logger = logging.getLogger(__name__)
 
 BATCH = 200
 EVENTS_AT_A_TIME = 500
+RECOVERY_PERIODS = 5
+"""Runs whose acceptance was cut off are looked for once in so many rounds."""
 
 
 class Housekeeping:
     """The jobs. Each may be cut off between any two steps and is simply done again."""
 
-    def __init__(self, *, store: Store, live: Live, period_s: float) -> None:
+    def __init__(
+        self, *, store: Store, live: Live, rescue: Rescue, recovery: Recovery, clock: Clock, period_s: float,
+        keep_s: float,
+    ) -> None:  # fmt: skip
         self._store = store
         self._live = live
+        self._rescue = rescue
+        self._recovery = recovery
+        self._clock = clock
         # A little less than the period, so that a round that starts early by jitter still finds the guard free.
         self._guard_ms = int(period_s * 800)
+        self._keep_ms = int(keep_s * 1000)
         self._prepared = False
+        self._away: set[str] = set()
 
     def round(self) -> None:
-        """Do every job that no other dispatcher has done in this period."""
+        """Do every job that no other dispatcher has done in this period.
+
+        One that a server's absence stops keeps none of the others from being done, and is said once.
+        """
+        self._do("prepare", self._prepare)
+        self._do("mirror", self.mirror)
+        # Before leases are broken: what came back from an old copy is not to be run again.
+        self._do("recovery", lambda: self._recovery.round(self._clock()), periods=RECOVERY_PERIODS)
+        self._do("rescue", self._rescue.round)
+
+    def _do(self, job: str, work: Callable[[], object], *, periods: int = 1) -> None:
+        try:
+            if job == "prepare" or self._live.guard(job, period_ms=self._guard_ms * periods):
+                work()
+        except ServerUnavailable as error:
+            if job not in self._away:
+                logger.warning("housekeeping cannot do its %s and tries again: %s", job, error)
+            self._away.add(job)
+        else:
+            if job in self._away:
+                logger.info("housekeeping does its %s again", job)
+            self._away.discard(job)
+
+    def _prepare(self) -> None:
         if not self._prepared:
             # At the first round rather than at start, so that a process may start before MongoDB does.
             self._store.prepare()
             self._prepared = True
-        if self._live.guard("mirror", period_ms=self._guard_ms):
-            self.mirror()
 
     def mirror(self) -> int:
         """Bring the ledger up to the live state; return how many runs were brought up.
 
-        First what became of the run, then its events; only when both are on record is the change forgotten, so that a
-        crash in between costs a repetition and nothing else.
+        First what became of the run, then its events, then its live state may go; a crash in between costs a repetition
+        and nothing else.
         """
         done = 0
         while runs := self._live.changed(BATCH):
-            for run in runs:
-                self._mirror(run)
-            done += len(runs)
-            if len(runs) < BATCH:
+            mirrored = sum(map(self._mirror_or_say, runs))
+            done += mirrored
+            if len(runs) < BATCH or not mirrored:
                 break
         return done
+
+    def _mirror_or_say(self, run: Run) -> bool:
+        try:
+            self._mirror(run)
+        except ServerUnavailable:
+            raise
+        except Exception:
+            # One run that cannot be written must not keep all others from the ledger.
+            logger.exception("run %s could not be brought to the ledger", run.run_id)
+            return False
+        return True
 
     def _mirror(self, run: Run) -> None:
         recorded = self._store.mirror_run(run)
         if run.ended:
             self._copy_events(run)
-        elif not recorded and self._was_refused(run):
+            self._store.drop_journal(run.run_id)
+            self._live.archived(run.run_id, keep_ms=self._keep_ms)
+            return
+        if not recorded and self._was_refused(run):
             # Its caller was told that it was not accepted, yet Redis had stored it before it went silent.
             self._live.cancel(run.run_id)
         self._live.mirrored(run.run_id, run.rev)

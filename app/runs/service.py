@@ -1,8 +1,8 @@
 """Starting runs, and answering for them afterwards.
 
-The way of a start and its round trips: deployment (1, MongoDB), published versions (1, MongoDB), who is healthy (0; a
-snapshot at most 1 s old), free capacity if several roles could take it (0 or 1, Redis), idempotency key if there is one
-(0 or 1, MongoDB), ledger insert (1, MongoDB), live state (1, Redis), nudge (1, broker).
+The way of a start and its round trips: deployment and published versions (2, MongoDB, or none: at most 1 s old), who
+is healthy (0; a snapshot at most 1 s old), free capacity if several roles could take it (0 or 1, Redis), idempotency
+key if there is one (0 or 1, MongoDB), ledger insert (1, MongoDB), live state (1, Redis), nudge (1, broker).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from app.catalog import Catalog
 from app.clock import Clock
 from app.errors import (
     AcceptanceUnknown,
@@ -29,7 +28,6 @@ from app.errors import (
     ServerUnavailable,
 )
 from app.models.base import Request, parse
-from app.models.deployment import Deployment
 from app.models.event import Event
 from app.models.json_value import canonical, check_json
 from app.models.names import Role
@@ -38,7 +36,9 @@ from app.models.run import Run, RunError, RunRequest, RunStatus, read_expiry
 from app.ports import Dispatcher, Live, Nudge, Page, RunFilter, Store
 from app.resolver import Resolution, resolve
 from app.roles import PlainRoles, RoleTable, RoleView
+from app.runs.choices import Choice, Choices
 from app.runs.gate import Gate
+from app.runs.log import LogPage, RunLog
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Runs:
         store: Store,
         live: Live,
         dispatcher: Dispatcher,
-        catalog: Catalog,
+        choices: Choices,
         snapshots: Snapshots,
         gate: Gate,
         clock: Clock,
@@ -82,8 +82,9 @@ class Runs:
     ) -> None:
         self._store = store
         self._live = live
+        self._log = RunLog(live, store)
         self._dispatcher = dispatcher
-        self._catalog = catalog
+        self._choices = choices
         self._snapshots = snapshots
         self._gate = gate
         self._clock = clock
@@ -125,16 +126,16 @@ class Runs:
         return self._start(old.deployment_id, request, None, retry_of=run_id)
 
     def _start(self, deployment_id: str, request: RunRequest, key: str | None, *, retry_of: str | None = None) -> Run:
-        deployment = self._catalog.deployment(deployment_id)
+        choice = self._choices.of(deployment_id)
         size_and_hash = canonical({"input": request.input, "meta": request.meta})
         body_hash = hashlib.sha256(size_and_hash).hexdigest()
         if key is not None and (known := self._store.find_run(deployment_id, key)) is not None:
             return _same_request(known, key, body_hash)
-        resolution = self._resolve(deployment, request.meta, self._role_view())
+        resolution = self._resolve(choice, request.meta, self._role_view())
         self._gate.check(resolution.target_role)
         run = Run(
             run_id=self._new_id(),
-            deployment_id=deployment.id,
+            deployment_id=deployment_id,
             variant=resolution.variant.label,
             flow_id=resolution.version.flow_id,
             version_id=resolution.version.version_id,
@@ -146,7 +147,7 @@ class Runs:
             explain=resolution.explain,
             priority=request.priority,
             expires_ms=read_expiry(request.expires_at),
-            validation=deployment.validation,
+            validation=choice.deployment.validation,
             retry_of=retry_of,
             idempotency_key=key,
             body_hash=body_hash,
@@ -210,16 +211,16 @@ class Runs:
         """
         request = parse(ResolveRequest, body)
         check_json(request.meta, "/meta", max_bytes=self._input_max_bytes)
-        deployment = self._catalog.deployment(deployment_id)
+        choice = self._choices.of(deployment_id)
         if request.healthy_roles is not None:
-            return self._resolve(deployment, request.meta, (PlainRoles(dict.fromkeys(request.healthy_roles, True)), 0))
-        return self._resolve(deployment, request.meta, self._role_view())
+            return self._resolve(choice, request.meta, (PlainRoles(dict.fromkeys(request.healthy_roles, True)), 0))
+        return self._resolve(choice, request.meta, self._role_view())
 
-    def _resolve(self, deployment: Deployment, meta: dict[str, Any], view: tuple[RoleView, int]) -> Resolution:
+    def _resolve(self, choice: Choice, meta: dict[str, Any], view: tuple[RoleView, int]) -> Resolution:
         roles, age_ms = view
         return resolve(
-            deployment,
-            self._catalog.versions_for(deployment),
+            choice.deployment,
+            choice.versions,
             meta,
             self._rng,
             roles,
@@ -258,26 +259,13 @@ class Runs:
             raise NotFound.of("run", run_id)
         return run
 
-    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Return events of a run with ``seq`` > ``after``, in order; from the live log while there is one.
+    def log(self, run_id: str, *, after: int = 0, limit: int = 1000) -> LogPage:
+        """Return a page of a run's log, and whether anything can follow it; see :meth:`RunLog.read`."""
+        return self._log.read(run_id, after=after, limit=limit)
 
-        Raises:
-            NotFound: ``run_not_found``.
-            ServerUnavailable: Redis is away and the run had not ended when the ledger last heard of it.
-        """
-        try:
-            events, away = self._live.events(run_id, after=after, limit=limit), None
-        except ServerUnavailable as error:
-            events, away = [], error
-        if events:
-            return events
-        events = self._store.events(run_id, after=after, limit=limit)
-        if not events and away is not None and not self.get(run_id).ended:
-            # "Nothing new" would be a guess: whoever follows the run must ask again, not wait for a ring.
-            raise away
-        if not events and after == 0:
-            self.get(run_id)
-        return events
+    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return events of a run with ``seq`` > ``after``, in order; raises as :meth:`log`."""
+        return list(self.log(run_id, after=after, limit=limit).events)
 
     def list(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
         """List runs from the ledger, newest first; it follows the live state within seconds."""
@@ -290,6 +278,8 @@ class Runs:
             NotFound: ``run_not_found``.
             Conflict: ``run_ended``.
         """
+        # On record first: if Redis loses the run before it has ended, it is not run again.
+        self._store.request_cancel(run_id)
         result = self._live.cancel(run_id, force=force)
         run = self.get(run_id)
         if result == "ended" or (result == "missing" and run.ended):

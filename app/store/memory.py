@@ -137,12 +137,16 @@ class MemoryStore:
             found = self._deployments.get(deployment_id)
             return 0 if found is None else int(found["rev"])
 
-    def list_deployments(self, *, after: str | None = None, limit: int = 100) -> Page[Deployment]:
+    def list_deployments(
+        self, *, flow: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Deployment]:
         with self._lock:
             found = [
                 self._deployments[ident]
                 for ident in sorted(self._deployments)
-                if self._deployments[ident]["deployment"] is not None and (after is None or ident > after)
+                if self._deployments[ident]["deployment"] is not None
+                and (after is None or ident > after)
+                and (flow is None or flow in self._deployments[ident]["flows"])
             ]
             return records.page(found, limit, records.deployment_of, lambda deployment: str(deployment["_id"]))
 
@@ -151,7 +155,9 @@ class MemoryStore:
             if self.get_deployment(deployment_id) is None:
                 return False
             # What stays is a tombstone, in which the rev counts on.
-            self._deployments[deployment_id] |= {"deployment": None, "rev": self.deployment_rev(deployment_id) + 1}
+            self._deployments[deployment_id] |= {
+                "deployment": None, "flows": [], "rev": self.deployment_rev(deployment_id) + 1,
+            }  # fmt: skip
             return True
 
     # --- the ledger ----------------------------------------------------------------------------------------------
@@ -190,6 +196,17 @@ class MemoryStore:
             if self.mirror_run(run):
                 stored = self._runs[run.run_id]
                 self._keys.pop((stored["deployment"], stored.pop("idempotencyKey", "")), None)
+
+    def request_cancel(self, run_id: str) -> None:
+        with self._lock:
+            stored = self._runs.get(run_id)
+            if stored is not None and not RunStatus(stored["status"]).ended:
+                stored["cancel"] = True
+
+    def ended_runs(self, run_ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            found = {run_id: self._runs[run_id]["status"] for run_id in run_ids if run_id in self._runs}
+            return {run_id for run_id, status in found.items() if RunStatus(status).ended}
 
     def list_runs(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
         before = records.read_cursor(after)

@@ -42,6 +42,7 @@ _INDEXES: Final[Mapping[str, list[IndexModel]]] = {
         IndexModel([("flowId", 1), ("number", 1)], unique=True),
         IndexModel([("flowId", 1), ("contentHash", 1)], unique=True),
     ],
+    "deployments": [IndexModel([("flows", 1), ("_id", 1)])],
     "runs": [
         # `$gt ""` is what both MongoDB and the embedded server see implied by equality with a key.
         IndexModel(
@@ -89,6 +90,14 @@ class MongoStore:
         with pymongo.timeout(PREPARE_TIMEOUT_S):
             for name, indexes in _INDEXES.items():
                 self._collection(name).create_indexes(indexes)
+            self._note_flows()
+
+    def _note_flows(self) -> None:
+        """Bring deployments that an older version stored to the shape of today."""
+        deployments = self._collection("deployments")
+        for found in list(deployments.find({"flows": {"$exists": False}, "deployment": {"$ne": None}})):
+            flows = records.deployment_document(records.deployment_of(found))["flows"]
+            deployments.update_one({"_id": found["_id"], "rev": found["rev"]}, {"$set": {"flows": flows}})
 
     def close(self) -> None:
         self._client.close()
@@ -232,12 +241,16 @@ class MongoStore:
         found = self._collection("deployments").find_one({"_id": deployment_id}, {"rev": 1})
         return 0 if found is None else int(found["rev"])
 
-    def list_deployments(self, *, after: str | None = None, limit: int = 100) -> Page[Deployment]:
-        return self._by_id("deployments", {"deployment": {"$ne": None}}, records.deployment_of, after, limit)
+    def list_deployments(
+        self, *, flow: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Deployment]:
+        # What was deleted uses no flow; the embedded server would not walk the index beside a `$ne`.
+        there: Document = {"deployment": {"$ne": None}} if flow is None else {"flows": flow}
+        return self._by_id("deployments", there, records.deployment_of, after, limit)
 
     def delete_deployment(self, deployment_id: str) -> bool:
         there = {"_id": deployment_id, "deployment": {"$ne": None}}
-        change = {"$set": {"deployment": None}, "$inc": {"rev": 1}}
+        change = {"$set": {"deployment": None, "flows": []}, "$inc": {"rev": 1}}
         return self._collection("deployments").update_one(there, change).matched_count == 1
 
     # --- the ledger ----------------------------------------------------------------------------------------------
@@ -273,6 +286,14 @@ class MongoStore:
         change = {"$set": records.run_changes(run)} | more
         return self._collection("runs").update_one(older, change).matched_count == 1
 
+    def request_cancel(self, run_id: str) -> None:
+        open_one = {"_id": run_id, "status": {"$in": _OPEN}}
+        self._collection("runs").update_one(open_one, {"$set": {"cancel": True}})
+
+    def ended_runs(self, run_ids: Sequence[str]) -> set[str]:
+        ended = {"_id": {"$in": list(run_ids)}, "status": {"$nin": _OPEN}}
+        return {document["_id"] for document in self._collection("runs").find(ended, {"_id": 1})}
+
     def list_runs(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
         places, more = self._places(where, records.read_cursor(after), limit)
         found = self._collection("runs").find({"_id": {"$in": [place["_id"] for place in places]}})
@@ -284,7 +305,8 @@ class MongoStore:
         """Return where the runs of a page are, and whether others follow."""
         places: list[Document] = []
         size = 0
-        for window in _windows(before, system_clock()):
+        several = len(records.run_filter(where)) > 1
+        for window in [_whole(before)] if several else _windows(before, system_clock()):
             found = self._collection("runs").find(run_query(where, window), {"position": 1, "size": 1, "inputSize": 1})
             for place in found.sort("position", DESCENDING).limit(limit + 1 - len(places)):
                 size += place["size"] + place["inputSize"]
@@ -400,15 +422,20 @@ class MongoStore:
 
 
 def run_query(where: RunFilter, window: Document) -> Document:
-    """Return the query for the runs of a filter inside a range of positions."""
-    return {"position": window} | records.run_filter(where)
+    """Return the query for the runs of a filter inside a range of positions.
+
+    The range comes last: the embedded server walks an index by the fields that stand before it, and reads everything
+    where it comes before a second field.
+    """
+    return records.run_filter(where) | {"position": window}
 
 
 def _windows(before: str | None, now_ms: int) -> Iterator[Document]:
     """Yield ranges of positions, newest first, longer and longer, back to the beginning.
 
     MongoDB walks an index and stops at the limit, however long the range is. The embedded server fetches and sorts
-    all of a range first; with short ranges it can be asked while thousands of runs are made.
+    all of a range first; with short ranges it can be asked while thousands of runs are made. Not so for several
+    filters together: there it looks at all runs of the first filter, whatever the range, so that one range is best.
     """
     upper, end_ms = before, int(before[:15]) if before else now_ms
     for span_ms in _SPANS_MS:
@@ -417,3 +444,8 @@ def _windows(before: str | None, now_ms: int) -> Iterator[Document]:
         yield {"$gte": lower} if upper is None else {"$gte": lower, "$lt": upper}
         upper = lower
     yield {"$lt": upper}
+
+
+def _whole(before: str | None) -> Document:
+    """Return the range of all positions up to a cursor."""
+    return {"$gte": ""} if before is None else {"$lt": before}

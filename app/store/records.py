@@ -48,7 +48,8 @@ def version_of(document: Document) -> FlowVersion:
 
 
 def deployment_document(deployment: Deployment) -> Document:
-    return {"_id": deployment.id, "rev": deployment.rev, "deployment": dumps(deployment.to_wire())}
+    flows = sorted({variant.flow_id for variant in deployment.variants})
+    return {"_id": deployment.id, "rev": deployment.rev, "flows": flows, "deployment": dumps(deployment.to_wire())}
 
 
 def deployment_of(document: Document) -> Deployment:
@@ -102,17 +103,20 @@ def run_of(document: Document) -> Run:
         "idempotencyKey": document.get("idempotencyKey"),
         "bodyHash": document.get("bodyHash"),
     }
+    if document.get("cancel"):
+        apart["cancelRequested"] = True
     return Run.from_record(loads(document["run"]) | apart)
 
 
 def run_filter(where: RunFilter) -> dict[str, str]:
     """Return the fields of :func:`run_document`, and their values, that a filter asks for."""
+    # Those that leave fewest runs first, for servers that take the first for the index.
     asked = {
-        "deployment": where.deployment,
-        "variant": where.variant,
-        "role": where.role,
-        "status": None if where.status is None else where.status.value,
         "session": where.session,
+        "deployment": where.deployment,
+        "status": None if where.status is None else where.status.value,
+        "role": where.role,
+        "variant": where.variant,
     }
     return {name: value for name, value in asked.items() if value is not None}
 

@@ -262,7 +262,7 @@ class SideBySide(RuleBasedStateMachine):
         self.both(lambda live: sorted(live.expired_leases(10)))
         self.both(lambda live: sorted(live.expired(10)))
         self.both(lambda live: sorted(live.open_runs()))
-        self.both(lambda live: sorted(live.missing(RUNS)))
+        self.both(lambda live: sorted(live.behind(dict.fromkeys(RUNS, 5))))
         self.both(lambda live: live.waiting_roles())
         self.both(lambda live: {run.run_id: run for run in live.changed(10)})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.clock import system_clock
+from app.errors import ServerUnavailable
 from app.live.memory import MemoryLive
 from app.live.redis import RedisLive
 from app.models.run import RunError, RunStatus
@@ -84,14 +85,15 @@ def test_the_roles_that_runs_wait_for_are_known(live: Live) -> None:
     assert live.waiting_roles() == ["api", "gpu"]
 
 
-def test_what_has_no_live_state_and_what_is_open_can_be_asked_for(live: Live) -> None:
+def test_what_is_behind_the_ledger_and_what_is_open_can_be_asked_for(live: Live) -> None:
     live.create(new_run("queued"))
     live.create(new_run("elsewhere", target_role="gpu"))
     started(live, "running")
     started(live, "ended")
     live.finish("ended", "t1", 1, [], DONE)
-    assert live.missing(["queued", "none", "ended", "nothing"]) == ["none", "nothing"]
-    assert live.missing([]) == []
+    revs = {"queued": 1, "none": 0, "running": 3, "ended": 3, "nothing": 1}
+    assert live.behind(revs) == ["none", "running", "nothing"]
+    assert live.behind({}) == []
     assert sorted(live.open_runs()) == ["elsewhere", "queued", "running"]
 
 
@@ -142,7 +144,16 @@ def test_a_server_that_was_emptied_or_started_again_is_not_trusted(tmp_path_fact
         live.create(new_run())
         live.trust()
     with running(valkey_command(port, folder), port, folder / "server.log"):
-        assert live.get("r1") is not None, "it was on disk"
+        wait_until(lambda: answers(live), seconds=10, what="it has read what was on disk")
+        assert live.get("r1") is not None
         assert not live.trusted()
     live.close()
     raw.close()
+
+
+def answers(live: Live) -> bool:
+    try:
+        live.ping()
+    except ServerUnavailable:
+        return False
+    return True

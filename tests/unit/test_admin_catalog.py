@@ -63,12 +63,17 @@ def test_a_handler_that_a_living_worker_announces_needs_no_warning(world: World)
 
 
 def test_a_document_that_can_never_run_is_refused_with_every_place(world: World) -> None:
-    document = FLOW | {"flows": {"bad": {"nodes": {}, "edges": [{"from": "a", "to": "b"}]}}}
+    nodes = {"first": {"operationId": "o", "kind": "odd"}}
+    document = FLOW | {"flows": {"bad": {"nodes": nodes, "edges": [{"from": "first", "to": "frist"}]}}}
 
     answer = world.client.post("/api/v1/flows/import", json=document)
 
     assert (answer.status_code, answer.json["code"]) == (400, "invalid_document")
-    assert all(fault["at"].startswith("/flows/bad") for fault in answer.json["errors"])
+    [fault] = answer.json["errors"]
+    assert (fault["at"], fault["severity"]) == ("/flows/bad/edges/0/to", "error")
+    assert fault["mend"] == "did you mean 'first'?"
+    assert {warning["severity"] for warning in answer.json["warnings"]} == {"warning"}
+    assert "/flows/bad/nodes/first/kind" in [warning["at"] for warning in answer.json["warnings"]]
 
 
 def test_flows_and_versions_can_be_looked_up_and_published(world: World) -> None:

@@ -15,6 +15,8 @@ PLACES = {
     "deployment_id": "<id>",
     "run_id": "<id>",
     "version_id": "<versionId>",
+    "before": "<a>",
+    "after": "<b>",
     "path:key": "<key>",
 }
 MACHINES = ("/api/", "/admin/", "/healthz", "/readyz", "/metrics")

@@ -155,6 +155,48 @@ def test_a_silent_stream_says_that_it_lives(world: World, run: dict[str, Any], m
     assert [next(body) for _ in range(3)] == [b"retry:1000\n\n", b":keepalive\n\n", b":keepalive\n\n"]
 
 
+def test_a_stream_opened_while_redis_is_away_begins_when_it_is_back(
+    world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "AWAY_S", 0.01)
+    with monkeypatch.context() as away:
+        world.take_away("redis", away)
+        answer = world.client.get(run["events"], buffered=False)
+        body = iter(answer.response)
+        assert (answer.status_code, next(body), next(body)) == (200, b"retry:1000\n\n", b":keepalive\n\n")
+        assert world.client.get("/api/v1/runs/unknown/events").status_code == 404
+    world.finish(run)
+
+    assert [event["id"] for event in sse(b"".join(body).decode())] == [1, 2, 3, 4, 5]
+
+
+def test_a_live_run_is_followed_without_asking_the_ledger(
+    world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "KEEPALIVE_S", 0.01)
+    world.take_away("mongo", monkeypatch)
+    batches = Follower(world.app.extensions["rolecall"], run["runId"], 0).batches()
+    assert len(next(batches)) == 4
+    assert list(next(batches)) == []
+    world.finish(run)
+
+    assert [event.seq for batch in batches for event in batch] == [5]
+
+
+def test_a_follower_whose_run_moves_to_the_ledger_gets_the_rest_from_there(
+    world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "BATCH", 2)
+    batches = Follower(world.app.extensions["rolecall"], run["runId"], 0).batches()
+    seqs = [event.seq for event in next(batches)]
+    world.finish(run)
+    world.mirror()
+    world.services.live.archived(run["runId"], keep_ms=-1)
+    assert world.services.live.get(run["runId"]) is None
+
+    assert seqs + [event.seq for batch in batches for event in batch] == [1, 2, 3, 4, 5]
+
+
 def test_a_stream_survives_redis_being_away(world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin.sse, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(admin.sse, "AWAY_S", 0.01)
@@ -166,7 +208,7 @@ def test_a_stream_survives_redis_being_away(world: World, run: dict[str, Any], m
         away.setattr(held.services.bell, "watch", _bell_away)
         world.take_away("redis", away)
         world.take_away("mongo", away)
-        assert [next(batches) for _ in range(3)] == [[], [], []]
+        assert [list(next(batches)) for _ in range(3)] == [[], [], []]
     world.append(run, 2, *NODES)
     world.finish(run)
 
@@ -179,11 +221,14 @@ def _bell_away(run_id: str) -> Iterator[None]:
     yield
 
 
-def test_a_reader_who_left_is_not_watched_for(world: World, run: dict[str, Any]) -> None:
+def test_a_reader_who_left_is_not_watched_for(
+    world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "KEEPALIVE_S", 0.01)
     answer = world.client.get(run["events"], buffered=False)
     body = iter(answer.response)
-    next(body)
-    next(body)
+    while next(body) != b":keepalive\n\n":
+        pass
     assert world.services.bell._watchers
 
     answer.close()

@@ -99,7 +99,9 @@ def test_the_answer_has_the_shape_of_the_api(catalog: Catalog) -> None:
     (flow,) = load(catalog, content, publish=True)
     assert set(flow) == {"flowId", "versionId", "number", "published", "warnings"}
     assert flow["published"] is True
-    assert [set(warning) for warning in flow["warnings"]] == [{"at", "message"}] * len(flow["warnings"])
+    assert [set(warning) for warning in flow["warnings"]] == [{"at", "message", "severity", "mend"}] * len(
+        flow["warnings"]
+    )
     assert any("mystery" in warning["message"] for warning in flow["warnings"])
 
 
@@ -141,7 +143,7 @@ def test_one_flow_of_a_document_can_be_imported_alone(catalog: Catalog) -> None:
     content = document("shop", "mail")
     content["flows"]["mail"] = {"nodes": {}}
     assert [flow["flowId"] for flow in load(catalog, content, flow="shop")] == ["shop"]
-    with pytest.raises(InvalidDocument, match="has no flow 'none'; it has shop, mail"):
+    with pytest.raises(InvalidDocument, match="has no flow 'none'; name one of shop, mail"):
         load(catalog, content, flow="none")
 
 

@@ -108,14 +108,20 @@ def rolecall(*words: str, api: Api | None = None) -> Result:
 def test_import_sends_each_file_as_it_is_and_shows_versions_and_warnings(api: Api, tmp_path: Path) -> None:
     flow = {"flowId": "a", "versionId": "v1", "number": 1, "published": True}
     api.answers["POST", "/api/v1/flows/import"] = (
-        201, {"flows": [flow | {"warnings": [{"at": "/flows/a/edges/0", "message": "kafka is not carried out"}]}]},
+        201, {"flows": [flow | {"warnings": [
+            {"at": "/flows/a/edges/0", "message": "kafka is not spoken", "severity": "warning", "mend": "use redis"},
+            {"at": "/flowdsl", "message": "is '1.1.0'"},
+        ]}]},
     )  # fmt: skip
     (tmp_path / "a.flowdsl.json").write_text('{"flowdsl": "1.0.0"}')
     result = rolecall("import", str(tmp_path / "a.flowdsl.json"), "--publish", api=api)
     assert result.exit_code == 0
     assert api.asked == [("POST", "/api/v1/flows/import?publish=true", {"flowdsl": "1.0.0"})]
     assert result.stdout.splitlines() == ["FLOW  VERSION  NUMBER  PUBLISHED", "a     v1       1       yes"]
-    assert result.stderr == "a /flows/a/edges/0: kafka is not carried out\n"
+    assert result.stderr.splitlines() == [
+        "warning: a /flows/a/edges/0: kafka is not spoken; use redis",
+        "warning: a /flowdsl: is '1.1.0'",
+    ]
 
 
 def test_deploy_creates_what_is_not_there_and_replaces_what_is(api: Api, tmp_path: Path) -> None:
@@ -151,6 +157,23 @@ def test_a_refusal_shows_every_fault_with_its_place(api: Api, tmp_path: Path) ->
     result = rolecall("deploy", str(file), api=api)
     assert result.exit_code == 1
     assert result.stderr == "rolecall: 1 fault [bad_request]\n  /variants/0/weight: must be an integer\n"
+
+
+def test_a_refused_document_shows_faults_mends_and_warnings(api: Api, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("{}")
+    fault = {"at": "/flows/x/edges/0/to", "message": "names no node", "severity": "error", "mend": "did you mean 'a'?"}
+    warning = {"at": "/flowdsl", "message": "is None", "severity": "warning"}
+    api.answers["POST", "/api/v1/flows/import"] = (
+        400, {"code": "invalid_document", "detail": "1 fault", "errors": [fault], "warnings": [warning]},
+    )  # fmt: skip
+    result = rolecall("import", str(file), api=api)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "rolecall: 1 fault [invalid_document]",
+        "  /flows/x/edges/0/to: names no node; did you mean 'a'?",
+        "  warning: /flowdsl: is None",
+    ]
 
 
 def test_resolve_shows_the_pick_and_why_the_others_are_out(api: Api) -> None:

@@ -66,7 +66,7 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("[1]", "must be an object"),
         ('{"a": 1, "b": {"x": 1, "x": 2}}', "/b: has the key 'x' twice"),
         ('{"a": [{"k/k": {"x": 1, "x": 2}}]}', "/a/0/k~1k: has the key 'x' twice"),
-        ("a: 1\nb: 2\na: 3", "has the key 'a' twice; keep one (line 3, column 1)"),
+        ("a: 1\nb: 2\na: 3", "has the key 'a' twice (line 3, column 1); keep one"),
         ('{"a": NaN}', "NaN"),
         ('{"a": 1e999}', "/a: is inf"),
         ('{"a": 9007199254740993}', "/a: is 9007199254740993, beyond 2**53 - 1"),

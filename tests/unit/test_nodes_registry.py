@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,22 @@ def test_a_handler_is_tried_alone() -> None:
     assert [event.type for event in tried.events] == ["node.progress"]
     with pytest.raises(HandlerError, match="no secret 'TOKEN'"):
         try_handler(greet, {"name": "Ada"})
+
+
+def test_an_async_handler_is_tried_to_its_end() -> None:
+    @handler("test/later")
+    async def later(step: Step) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        step.log("done")
+        return step.input | {"late": True}
+
+    @handler("test/nothing")
+    async def nothing(_: Step) -> None: ...
+
+    tried = try_handler(later, {"n": 1})
+    assert tried.output == {"n": 1, "late": True}
+    assert [event.type for event in tried.events] == ["log"]
+    assert try_handler(nothing, {"n": 1}).output == {"n": 1}
 
 
 def test_the_same_module_may_be_named_twice() -> None:

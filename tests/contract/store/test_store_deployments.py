@@ -73,6 +73,29 @@ def test_deployments_are_listed_by_id_in_pages(store: Store) -> None:
     assert second.next is None
 
 
+def variants(*flows: str) -> list[dict[str, object]]:
+    return [{"label": f"v{n}", "flowId": flow, "weight": 1} for n, flow in enumerate(flows)]
+
+
+def test_deployments_that_use_a_flow_are_listed_by_id_in_pages(store: Store) -> None:
+    for ident, flows in {"d": ["f"], "a": ["f", "g"], "c": ["g"], "b": ["f", "f"], "gone": ["f"]}.items():
+        store.put_deployment(deployment(ident, 1, variants=variants(*flows)))
+    store.delete_deployment("gone")
+    first = store.list_deployments(flow="f", limit=2)
+    second = store.list_deployments(flow="f", after=first.next, limit=2)
+    assert [[one.id for one in page.items] for page in (first, second)] == [["a", "b"], ["d"]]
+    assert second.next is None
+    assert [one.id for one in store.list_deployments(flow="g").items] == ["a", "c"]
+    assert store.list_deployments(flow="nobody's").items == []
+
+
+def test_a_deployment_that_is_replaced_uses_the_flows_of_its_new_variants_only(store: Store) -> None:
+    store.put_deployment(deployment("shop", 1, variants=variants("f", "g")))
+    store.put_deployment(deployment("shop", 2, variants=variants("g", "h")))
+    used = {flow: [one.rev for one in store.list_deployments(flow=flow).items] for flow in ("f", "g", "h")}
+    assert used == {"f": [], "g": [2], "h": [2]}
+
+
 @pytest.mark.parametrize("rev", [1, 2])
 def test_of_twenty_threads_that_put_the_same_rev_one_wins(store: Store, at_once, rev: int) -> None:
     if rev == 2:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,25 @@ def test_every_filter_walks_an_index(
         assert "COLLSCAN" not in _plan(explained)
 
 
+def test_several_filters_together_walk_the_index_of_the_first_of_them(
+    store: MongoStore, database: Database[dict[str, Any]]
+) -> None:
+    """MongoDB chooses by itself. The embedded server, whose `explain` is silent here, takes fields before a range."""
+    given = {"deployment": "shop", "variant": "main", "role": "worker", "status": RunStatus.QUEUED, "session": "s"}
+    store.insert_run(run("r1", meta={"session_id": "s"}))
+    indexes = database["runs"].index_information()
+    for size in range(2, len(given) + 1):
+        for chosen in combinations(given, size):
+            query = run_query(RunFilter(**{name: given[name] for name in chosen}), {"$gte": ""})  # type: ignore[arg-type]
+            first, *_, last = query
+            assert last == "position"
+            index = f"{first}_1_position_1"
+            assert index in indexes
+            found = database["runs"].find(query).sort("position", -1).hint(index)
+            assert index in _plan(found.explain())
+            assert [document["_id"] for document in found] == ["r1"]
+
+
 def test_idempotency_keys_and_stored_events_are_looked_up_by_index(
     store: MongoStore, database: Database[dict[str, Any]]
 ) -> None:
@@ -106,9 +126,21 @@ def test_idempotency_keys_and_stored_events_are_looked_up_by_index(
         "events": {"runId": "r1", "last": {"$gt": 2}},
         "counted": {"key": "k", "number": 2},
         "versions": {"flowId": "f", "number": {"$lt": 3}},
+        "deployments": {"flows": "f", "_id": {"$gt": "a"}},
     }
     for name, query in queries.items():
         assert "COLLSCAN" not in _plan(database[name].find(query).explain()), name
+
+
+def test_deployments_that_an_older_version_stored_are_found_by_their_flow_once_the_store_is_prepared(
+    store: MongoStore, database: Database[dict[str, Any]]
+) -> None:
+    store.put_deployment(deployment("shop", 1))
+    database["deployments"].update_one({"_id": "shop"}, {"$unset": {"flows": ""}})
+    assert store.list_deployments(flow="f").items == []
+    store.prepare()
+    store.prepare()
+    assert [one.id for one in store.list_deployments(flow="f").items] == ["shop"]
 
 
 # --- large things ----------------------------------------------------------------------------------------------------

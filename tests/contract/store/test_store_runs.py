@@ -31,6 +31,8 @@ FULL = run(
     seq=4,
     rev=5,
     not_before_ms=6,
+    retries=7,
+    epoch=8,
     excluded=("i", "j"),
     cancel_requested=True,
     validation="strict",
@@ -169,3 +171,28 @@ def test_a_run_that_has_moved_on_is_not_refused(store: Store) -> None:
     store.refuse_run(run("r1", status=RunStatus.FAILED, rev=1))
     assert store.find_run("shop", "k") == ended
     store.refuse_run(run("none", status=RunStatus.FAILED, rev=1))
+
+
+def test_a_cancel_is_noted_on_an_open_record_and_stays_noted(store: Store) -> None:
+    def noted(run_id: str) -> bool:
+        found = store.get_run(run_id)
+        assert found is not None
+        return found.cancel_requested
+
+    store.insert_run(run("r1"))
+    store.request_cancel("r1")
+    store.request_cancel("none")
+    assert noted("r1")
+    store.mirror_run(run("r1", rev=2, status=RunStatus.RUNNING))
+    assert noted("r1")
+    store.insert_run(run("r2", status=RunStatus.COMPLETED))
+    store.request_cancel("r2")
+    assert not noted("r2")
+
+
+def test_ended_runs_are_told_from_open_and_unknown_ones(store: Store) -> None:
+    for status in RunStatus:
+        store.insert_run(run(status.value, status=status))
+    asked = [*(status.value for status in RunStatus), "none"]
+    assert store.ended_runs(asked) == {"completed", "failed", "cancelled"}
+    assert store.ended_runs([]) == set()

@@ -1,0 +1,89 @@
+"""Making live state anew for runs that are open on record and have none, or an old one.
+
+Redis lost them (it was emptied, or came back from a copy seconds old), or their acceptance was cut off between the
+ledger and Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from app.models.run import Run, RunStatus
+from app.ports import Dispatcher, Live, RunFilter, Store
+from app.runs.rescue import send_nudge
+
+logger = logging.getLogger(__name__)
+
+GRACE_MS = 10_000
+"""A run younger than this may be on its way from the ledger to Redis."""
+
+SKEW_MS = 60_000
+"""How far the clocks of those who accept runs may lie apart."""
+
+BATCH = 200
+
+
+class Recovery:
+    """Compares the ledger with the live state. One thread uses an instance."""
+
+    def __init__(self, *, store: Store, live: Live, dispatcher: Dispatcher) -> None:
+        self._store = store
+        self._live = live
+        self._dispatcher = dispatcher
+        self._complete_ms = 0
+        """Every run accepted before this time has been compared."""
+
+    def round(self, now_ms: int) -> int:
+        """Compare what may differ, and return how many runs were made anew.
+
+        That is everything once after the server was emptied, restarted or replaced; otherwise the runs that were
+        accepted since the last time.
+        """
+        if not self._live.trusted():
+            return self.everything()
+        made = sum(map(self._renew, self._strayed(RunStatus.QUEUED, now_ms - GRACE_MS, self._complete_ms - SKEW_MS)))
+        self._complete_ms = now_ms - GRACE_MS
+        return made
+
+    def everything(self) -> int:
+        """Compare all open runs of both, in steps that may be cut off and are then done again."""
+        self._forget_ended()
+        made = 0
+        for status in (RunStatus.QUEUED, RunStatus.RUNNING):
+            made += sum(map(self._renew, self._strayed(status)))
+        self._live.trust()
+        if made:
+            logger.warning("Redis had lost runs; %d were made anew from the ledger", made)
+        return made
+
+    def _forget_ended(self) -> None:
+        """Forget live states, come back with an old copy, of runs whose end is on record."""
+        open_ids = self._live.open_runs()
+        for first in range(0, len(open_ids), BATCH):
+            for run_id in self._store.ended_runs(open_ids[first : first + BATCH]):
+                self._live.drop(run_id)
+
+    def _strayed(self, status: RunStatus, until_ms: int | None = None, since_ms: int = 0) -> Iterator[Run]:
+        """Yield runs that are open on record and whose live state is missing or older, accepted in that time."""
+        after = None
+        while True:
+            page = self._store.list_runs(RunFilter(status=status), after=after, limit=BATCH)
+            asked = {run.run_id: run for run in page.items if until_ms is None or run.created_ms <= until_ms}
+            for run_id in self._live.behind({run_id: run.rev for run_id, run in asked.items()}):
+                yield asked[run_id]
+            after = page.next
+            if after is None or (page.items and page.items[-1].created_ms < since_ms):
+                return
+
+    def _renew(self, run: Run) -> bool:
+        self._live.drop(run.run_id)
+        # Its events count from 1 again: those that Redis lost may have been seen, and cannot be told again.
+        again = run.with_(attempt=run.attempt + 1, epoch=run.epoch + 1, not_before_ms=0, waiting_for=None)
+        if not self._live.create(again.with_(input={}) if run.input_in_ledger else again, reason="live_state_lost"):
+            return False
+        if run.cancel_requested:
+            self._live.cancel(run.run_id)
+        else:
+            send_nudge(self._dispatcher, again)
+        return True

@@ -1,0 +1,1 @@
+"""Handlers for sending parcels."""

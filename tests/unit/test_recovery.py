@@ -1,0 +1,112 @@
+"""Redis loses everything, or comes back seconds old, or acceptance is cut off: the ledger brings the runs back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from app.live.memory import MemoryLive
+from app.models.run import RunStatus
+from app.runs.recovery import GRACE_MS
+from tests.integration.flows import counting
+from tests.unit.test_rescue import LEASE_S, PERIOD_S, Keepers
+
+RECOVERY_S = 5 * PERIOD_S
+
+
+@pytest.fixture
+def world() -> Keepers:
+    world = Keepers("worker")
+    world.deploy("shop", counting("shop"), only=(1, ["worker"]))
+    world.live_on(RECOVERY_S)
+    assert world.live.trusted()
+    return world
+
+
+def lose(world: Keepers, *run_ids: str) -> None:
+    assert isinstance(world.live, MemoryLive)
+    world.live.lose(*run_ids)
+
+
+def test_runs_that_redis_lost_are_made_anew_and_end(world: Keepers) -> None:
+    runs = [world.start() for _ in range(5)]
+    world.claim("worker")
+    world.live_on(PERIOD_S)
+    lose(world)
+    world.nudges.sent.clear()
+    world.live_on(RECOVERY_S)
+    assert world.work("worker") == ["completed"] * 5
+    world.live_on(PERIOD_S)
+    for run in runs:
+        recorded = world.store.get_run(run.run_id)
+        assert recorded is not None
+        assert (recorded.status, recorded.attempt, recorded.epoch, recorded.losses) == (RunStatus.COMPLETED, 2, 1, 0)
+        assert recorded.created_ms == run.created_ms
+        events = world.runs.events(run.run_id)
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert events[0].data is not None
+        assert events[0].data["reason"] == "live_state_lost"
+    assert world.store.counter("shop") == 5
+
+
+def test_a_run_cancelled_before_redis_lost_it_is_not_run_again(world: Keepers) -> None:
+    run = world.start()
+    world.claim("worker")
+    world.runs.cancel(run.run_id)
+    lose(world)
+    world.live_on(RECOVERY_S)
+    assert world.run(run).status is RunStatus.CANCELLED
+    assert world.work("worker") == []
+
+
+def test_a_run_that_ended_on_record_is_not_run_again_by_an_old_copy(world: Keepers) -> None:
+    run = world.start()
+    live = world.live
+    assert isinstance(live, MemoryLive)
+    old = copy.deepcopy({name: vars(live)[name] for name in ("_states", "_events")})
+    world.work("worker")
+    world.live_on(PERIOD_S)
+    assert world.store.get_run(run.run_id).status is RunStatus.COMPLETED  # type: ignore[union-attr]
+    lose(world)
+    vars(live).update(old)
+    assert world.run(run).status is RunStatus.QUEUED
+    world.live_on(RECOVERY_S)
+    assert world.run(run).status is RunStatus.COMPLETED
+    assert world.work("worker") == ["missing"], "the message that the copy had is of a run that is no more"
+    assert world.store.counter("shop") == 1
+
+
+def test_a_run_of_which_redis_has_an_old_copy_is_made_anew(world: Keepers) -> None:
+    run = world.start()
+    live = world.live
+    assert isinstance(live, MemoryLive)
+    old = copy.deepcopy({name: vars(live)[name] for name in ("_states", "_events")})
+    world.claim("worker")
+    world.live_on(PERIOD_S)
+    lose(world)
+    vars(live).update(old)
+    world.live_on(RECOVERY_S)
+    again = world.run(run)
+    assert (again.status, again.attempt, again.epoch) == (RunStatus.QUEUED, 2, 1)
+    assert not world.live.append(run.run_id, "lost", 1, []).ok, "whoever had it is fenced"
+    assert world.work("worker")[0] == "completed"
+    assert world.store.counter("shop") == 1
+
+
+def test_a_run_whose_acceptance_was_cut_off_is_queued_without_anybodys_asking(world: Keepers) -> None:
+    run = world.start()
+    lose(world, run.run_id)
+    world.live.trust()  # nothing was lost: the accepting process died between the ledger and Redis
+    world.nudges.sent.clear()
+    world.live_on(GRACE_MS / 1000 - PERIOD_S)
+    assert world.live.get(run.run_id) is None, "it may still be on its way"
+    world.live_on(RECOVERY_S + 2 * PERIOD_S)
+    assert world.work("worker") == ["completed"]
+
+
+def test_nothing_is_made_anew_while_nothing_was_lost(world: Keepers) -> None:
+    runs = [world.start() for _ in range(3)]
+    world.claim("worker")
+    world.live_on(LEASE_S - 2 * PERIOD_S)
+    assert {world.run(run).epoch for run in runs} == {0}
