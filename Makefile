@@ -33,7 +33,7 @@ bench: $(VENV)/.test ## Measure Rolecall beside bare Celery; prints ratios
 	@$(BIN)/python -m benchmarks
 
 soak: $(VENV)/.test ## Kill, freeze and cut off things for SOAK_MINUTES (10), then prove that nothing was lost
-	@SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest -q -m soak --timeout=0
+	@SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest -q -s -m soak --timeout=0 tests/soak
 
 lock: $(VENV)/.test ## Write the installed versions to constraints.txt
 	@{ echo "# The versions that the project is tested with. \`make lock\` writes this file."; \

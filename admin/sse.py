@@ -104,7 +104,7 @@ def wait_for_end(held: Process, run: Run, seconds: float) -> Run:
         return run
     for _ in Follower(held, run.run_id, run.seq, seconds=seconds).batches():
         pass
-    return held.services.runs.get(run.run_id)
+    return held.services.runs.show(run.run_id)
 
 
 class RunEvents(ServerSentEventsBlueprint):  # type: ignore[misc] # flask-sse has no types

@@ -17,6 +17,7 @@ Monotonic = Callable[[], float]
 """Returns seconds of a clock that never goes back; only differences mean something."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - writes no offset, since "Z" is one
 
 
 def system_clock() -> int:
@@ -26,8 +27,8 @@ def system_clock() -> int:
 
 def to_rfc3339(ms: int) -> str:
     """Write milliseconds since 1970 as RFC 3339, for example ``2026-11-30T21:40:00.123Z``."""
-    moment = _EPOCH + timedelta(milliseconds=ms)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    moment = _NAIVE_EPOCH + timedelta(milliseconds=ms)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
 def from_rfc3339(text: str) -> int:

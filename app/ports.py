@@ -147,8 +147,11 @@ class Store(Protocol):
         run, an older or equal rev, or an ended record change nothing.
         """
 
-    def refuse_run(self, run: Run) -> None:
-        """Write that a run was never accepted: as :meth:`mirror_run`, and its idempotency key is free again."""
+    def refuse_run(self, run: Run) -> bool:
+        """Write that a run was never accepted: as :meth:`mirror_run`, and its idempotency key is free again.
+
+        Return false if it was accepted after all: it has been mirrored.
+        """
 
     def request_cancel(self, run_id: str) -> None:
         """Note on an open record that somebody asked to cancel the run; it stays open until the live state says so."""
@@ -285,6 +288,7 @@ class Live(Protocol):
 
         Raises:
             OutOfMemory: the server refuses to store more.
+            ServerUnavailable: no answer in time. It may have been made, but it will not be made later than now.
         """
 
     def claim(self, run_id: str, *, worker: WorkerRef, token: str, ttl_ms: int) -> Claim:

@@ -39,6 +39,7 @@ from app.runs.execution import Limits
 from app.runs.flusher import Flusher
 from app.runs.gate import Gate
 from app.runs.rescue import RescueRules
+from app.runs.waiting import Waiting
 from app.store.memory import MemoryStore
 from app.store.mongo import MongoStore
 
@@ -142,6 +143,8 @@ def _assemble(
         dispatcher=dispatcher,
         choices=Choices(catalog, monotonic),
         snapshots=snapshots,
+        instances=register.instances,
+        waiting=Waiting(live, snapshots, catalog.needs),
         gate=Gate(live, dispatcher, monotonic=monotonic, depth_cap=settings.role_depth_cap),
         clock=clock,
         rng=random.Random(),  # noqa: S311 - draws a variant, guards nothing
@@ -238,8 +241,10 @@ def housekeeper(celery: RolecallCelery, services: Services) -> Beat:
     return Beat(celery, LocalEntry("housekeeping", period_s, jobs.round), name="housekeeping")
 
 
-def executor(services: Services, worker: WorkerRef, *, stopping: Callable[[], bool]) -> Executor:
-    """Return what executes runs in this process."""
+def executor(
+    services: Services, worker: WorkerRef, *, stopping: Callable[[], bool], die: Callable[[], None] | None = None
+) -> Executor:
+    """Return what executes runs in this process. ``die`` ends it, where nothing but one run would end with it."""
     settings = services.settings
     return Executor(
         store=services.store,
@@ -260,4 +265,5 @@ def executor(services: Services, worker: WorkerRef, *, stopping: Callable[[], bo
         stopping=stopping,
         secrets=secrets_from(os.environ),
         streams=services.streams,
+        die=die,
     )

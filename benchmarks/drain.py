@@ -19,7 +19,7 @@ from benchmarks.processes import wait_until
 from benchmarks.rows import Bound, Row, interleaved
 from benchmarks.world import World, node
 
-STEP_S = 0.002
+STEP_S = 0.01
 
 
 def measure(world: World, *, pairs: int, quick: bool) -> list[Row]:

@@ -28,6 +28,10 @@ class Observer:
     def looped(self) -> None:
         """The worker's loop came round; called by it once a second."""
         self._looped_at = time.monotonic()
+        # A prefork pool looks for dead children every five seconds; a run must not wait so long for its next attempt.
+        maintain = getattr(getattr(self._controller.pool, "_pool", None), "maintain_pool", None)
+        if maintain is not None:
+            maintain()
 
     def received(self) -> None:
         """A message was taken from the queue."""

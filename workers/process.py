@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 from collections.abc import Callable
+from threading import Thread
 from typing import Generic, TypeVar
 
 from app import wiring
@@ -16,6 +18,7 @@ from app.models.run import WorkerRef
 from app.nodes.registry import load_handlers
 from app.pulse import Activity, Pulse
 from app.runs import Executor
+from app.runs.rescue import lose
 from app.wiring import Services
 
 T = TypeVar("T")
@@ -62,7 +65,9 @@ class WorkerProcess:
         handlers = load_handlers(settings.node_module_list)
         self._services = PerProcess(lambda: wiring.build(settings, celery=celery, handlers=handlers))
         worker = WorkerRef(who.instance_id, who.node, who.role)
-        self._executor = PerProcess(lambda: wiring.executor(self.services, worker, stopping=self.stopping.is_set))
+        self._executor = PerProcess(
+            lambda: wiring.executor(self.services, worker, stopping=self.stopping.is_set, die=self._die())
+        )
         self._pulse: Pulse | None = None
 
     @property
@@ -74,6 +79,23 @@ class WorkerProcess:
     def executor(self) -> Executor:
         """The executor of the process that asks."""
         return self._executor.get()
+
+    def _die(self) -> Callable[[], None] | None:
+        """Return what ends the process that asks, if it is a child of the pool and has one run at a time."""
+        pid = os.getpid()
+        return None if pid == self.identity.pid else lambda: os.kill(pid, signal.SIGKILL)
+
+    def child_lost(self, run_id: str, token: str) -> None:
+        """A child of the pool is gone in the middle of a run: let the run go on elsewhere at once.
+
+        Called by the worker's loop, which must not wait for Redis.
+        """
+
+        def lost() -> None:
+            most = self.settings.run_max_attempts
+            lose(self.services.live, run_id, token, reason="process_died", max_losses=most)
+
+        Thread(target=lost, name=f"lost-{run_id}", daemon=True).start()
 
     def make_pulse(
         self,

@@ -22,6 +22,12 @@ class LeasedRequest(Request):  # type: ignore[misc]
         self._token = secrets.token_hex(16)
         self._request_dict[TOKEN_HEADER] = self._token
 
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """The task itself never raises: whatever comes here, the process that executed it is gone."""
+        if self.lease is not None:
+            self.app.process.child_lost(*self.lease)
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
     @property
     def lease(self) -> tuple[str, str] | None:
         """The run's id and the token, or ``None`` for a message that names no run."""

@@ -31,15 +31,16 @@ def run(self: Any, run_id: Any = None, attempt: Any = None, **_: Any) -> str:
 
     Nothing that goes wrong here is raised: Celery would stop the worker for some of it.
     """
+    token = self.request.get(TOKEN_HEADER)
+    if not isinstance(run_id, str) or not isinstance(token, str):
+        logger.error("a %s message without a run_id was dropped", RUN_TASK)
+        return "malformed"
     try:
-        token = self.request.get(TOKEN_HEADER)
-        if not isinstance(run_id, str) or not isinstance(token, str):
-            logger.error("a %s message without a run_id was dropped", RUN_TASK)
-            return "malformed"
         word: str = self.app.process.executor.execute(run_id, token)
     except BaseException as error:
-        # MemoryError, SystemExit and the like included. The run's lease expires and another attempt is made of it.
+        # MemoryError, SystemExit and the like included.
         logger.exception("run %s attempt %s could not be executed: %s", run_id, attempt, type(error).__name__)
+        self.app.process.child_lost(run_id, token)
         return "crashed"
     logger.info("run %s attempt %s: %s", run_id, attempt, word)
     return word

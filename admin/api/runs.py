@@ -42,7 +42,7 @@ def index() -> Response:
 def show(run_id: str) -> Response:
     """Show a run, at once or (``?wait=<seconds>``) as soon as it has ended."""
     wait_s = query(wait=seconds(MAX_WAIT_S)).get("wait", 0)
-    run = services().runs.get(run_id)
+    run = services().runs.show(run_id)
     return jsonify(wait_for_end(process(), run, wait_s).to_wire())
 
 

@@ -127,7 +127,7 @@ def run(run_id: str) -> str:
     """Show a run and follow it."""
     query()
     held = services()
-    first = _ask(held, run=lambda: held.runs.get(run_id))
+    first = _ask(held, run=lambda: held.runs.show(run_id))
     return _page("run.html", held, first, run=first.need("run"))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,10 @@ from app.models.run import MAX_PRIORITY
 from app.ports import Nudge
 
 # One more try, for a pooled connection that the broker closed meanwhile; each is bounded by the socket timeout.
-_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+_RETRY: dict[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+
+QUICKLY_S = 0.5
+"""A closed connection shows at once. A try that took longer than this met a silent broker, and is not repeated."""
 
 
 class CeleryDispatcher:
@@ -103,7 +107,7 @@ class CeleryDispatcher:
                     headers=headers,
                     priority=self._priority(nudge.priority),
                     retry=True,
-                    retry_policy=_RETRY,
+                    retry_policy=_RETRY | {"errback": _give_up_after(QUICKLY_S)},
                 )
         except (KombuError, OSError) as error:
             raise _unavailable(error) from error
@@ -119,6 +123,17 @@ class CeleryDispatcher:
     def _priority(self, priority: int) -> int:
         # On Redis kombu takes the lowest number first; ours, and RabbitMQ's, is the highest.
         return MAX_PRIORITY - priority if self._lowest_first else priority
+
+
+def _give_up_after(seconds: float) -> Callable[[BaseException, float], None]:
+    """Return what kombu calls between two tries; it raises the error if the first has taken so long."""
+    began = time.monotonic()
+
+    def errback(error: BaseException, _: float) -> None:
+        if time.monotonic() - began > seconds:
+            raise error
+
+    return errback
 
 
 def _ready(connection: Connection, role: str) -> int:

@@ -40,6 +40,8 @@ def call(function: Function, step: Step) -> Any:
         Interrupted: the run is to stop here.
     """
     try:
+        if step.overdue:  # before it has begun
+            raise _overdue()
         output = _in_time(function, step) if step.deadline is not None else _finish(function(step), step)
     except Interrupted:
         raise

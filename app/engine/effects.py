@@ -42,19 +42,22 @@ class Effects:
 
     def once(
         self, key: tuple[str, str, str], execute: Callable[[], bytes], *, holder: str, ttl_ms: int,
-        timeout_ms: int | None,
+        timeout_ms: int | None, deadline: float | None = None,
     ) -> tuple[bytes, bool]:  # fmt: skip
         """Return what ``execute`` gave (JSON text) for ``key``, and whether that was not now but before.
 
         ``key`` is flow, node and the value of its expression. ``holder`` is the same for every attempt at the packet,
-        so that an attempt which was lost in the middle keeps nobody waiting but itself.
+        so that an attempt which was lost in the middle keeps nobody waiting but itself. After ``deadline``, the end of
+        the time of the subworkflow around the node, nobody waits for another.
 
         Raises:
             Failed: ``TEMPORARY``: somebody else has been executing for longer than a packet waits; or what ``execute``
                 raised, after which the key is free again.
         """
         name = hashlib.sha256(canonical(list(key))).hexdigest()
-        kept = self._claim(name, holder, CLAIM_MS if timeout_ms is None else timeout_ms + CLAIM_MS // 60)
+        claim_ms = CLAIM_MS if timeout_ms is None else timeout_ms + CLAIM_MS // 60
+        give_up_at = self._host.now() + WAIT_S
+        kept = self._claim(name, holder, claim_ms, give_up_at if deadline is None else min(give_up_at, deadline))
         if kept is not None:
             return kept.encode(), True
         try:
@@ -67,16 +70,17 @@ class Effects:
         self._keep(name, holder, output, ttl_ms)
         return output, False
 
-    def _claim(self, name: str, holder: str, claim_ms: int) -> str | None:
+    def _claim(self, name: str, holder: str, claim_ms: int, give_up_at: float) -> str | None:
         """Claim a key; return the output if there is one already."""
-        give_up_at, pause = self._host.now() + WAIT_S, FIRST_LOOK_S
+        pause = FIRST_LOOK_S
         while True:
             claim = patiently(self._host, lambda: self._ledger.claim_key(name, holder=holder, ttl_ms=claim_ms))
             if claim.state != "taken":
                 return claim.output
-            if self._host.now() >= give_up_at:
+            left = give_up_at - self._host.now()
+            if left <= 0:
                 raise Failed(Code.TEMPORARY, "a packet with the same idempotency key is still under way elsewhere")
-            self._host.sleep(pause)
+            self._host.sleep(min(pause, left))
             self._host.check()
             pause = min(2 * pause, LAST_LOOK_S)
 

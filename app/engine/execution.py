@@ -250,12 +250,13 @@ class _Execution:
                 self._note_output(node, packet, output, followed)
             except (Failed, NodeFailed) as failed:
                 error, final = self._error(failed, name)
-                if final or policy is None or self._overdue(flow) or not policy.allows(error.code, tries):
+                delay_ms = 0 if policy is None else policy.delay_ms(tries, self._host.random())
+                late = self._overdue(flow, after_s=delay_ms / 1000)
+                if final or policy is None or late or not policy.allows(error.code, tries):
                     self._world.emit(NewEvent(NODE_FAILED, name, {"error": error.to_wire()}))
                     self._note_failure(node, packet, error)
                     raise NodeFailed(error, final=final) from failed
                 self._forget_inside(packet)
-                delay_ms = policy.delay_ms(tries, self._host.random())
                 self._world.emit(NewEvent(NODE_FAILED, name, {"error": error.to_wire(), "inMs": delay_ms}))
                 self._pause(delay_ms / 1000)
                 continue
@@ -279,6 +280,7 @@ class _Execution:
             holder=f"{self.run_id}:{packet.id}",
             ttl_ms=node.idempotency.ttl_ms,
             timeout_ms=node.timeout_ms,
+            deadline=flow.deadline,
         )
         return _Data.of_text(text), {"reused": True} if reused else {}
 
@@ -420,8 +422,9 @@ class _Execution:
             return failed.error, failed.final
         return RunError(failed.code, failed.message, self._attempt, name), False
 
-    def _overdue(self, flow: _Flow) -> bool:
-        return flow.deadline is not None and self._host.now() >= flow.deadline
+    def _overdue(self, flow: _Flow, *, after_s: float = 0.0) -> bool:
+        """Return whether the time of the subworkflow is over, or will be after a pause."""
+        return flow.deadline is not None and self._host.now() + after_s >= flow.deadline
 
     def _pause(self, seconds: float) -> None:
         if seconds > 0:

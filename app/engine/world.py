@@ -89,9 +89,16 @@ class RunWorld:
             raise HandlerError(f"settings of {ref}: {'; '.join(map(str, faults))}", code=Code.VALIDATION)
 
         def call_handler(value: Any, part: str) -> Any:
-            self.check()
-            key = f"{step.key}/{part}"
-            inner = Step(input=value, settings=parsed, meta=self._meta, node=step.node, key=key, world=self)
+            step.check()
+            inner = Step(
+                input=value,
+                settings=parsed,
+                meta=self._meta,
+                node=step.node,
+                key=f"{step.key}/{part}",
+                world=self,
+                deadline=step.deadline,
+            )
             try:
                 return checked(call(found.function, inner))
             except Failed as failed:

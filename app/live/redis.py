@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from app.clock import Monotonic
+from app.errors import ServerUnavailable
 from app.live.codec import event_text, excluded_entry, read_events, read_run, run_fields
 from app.live.lua import source
 from app.models.event import Event, NewEvent
@@ -63,11 +64,14 @@ class RedisLive:
         self._server = RedisServer(url, socket_timeout_s=socket_timeout_s)
         self._prefix = key_prefix
         self._monotonic = monotonic
+        self._timeout_ms = int(socket_timeout_s * 1000)
         self._headroom: tuple[float, bool] | None = None
+        self._ahead_ms: float | None = None
+        """The server's clock minus ours, as its last answer showed it."""
         names = (
             "create", "claim", "append", "check", "renew", "finish", "hand_back", "retry", "break", "move",
             "fail_queued", "cancel", "drop", "mirrored", "archived", "get", "events", "queues", "changed", "due",
-            "waiting", "behind", "open", "guard", "trust",
+            "waiting", "behind", "open", "guard", "trust", "now",
         )  # fmt: skip
         self._scripts = {name: self._server.script(source(name)) for name in names}
 
@@ -92,7 +96,21 @@ class RedisLive:
         fields = run_fields(fresh) | {"seq": "1"}
         created = str(fresh.created_ms) if fresh.epoch else ""
         options = fresh.target_role, fresh.attempt, fresh.not_before_ms, created, str(expires(fresh) or ""), event
-        return bool(self._run("create", run.run_id, *options, *(word for pair in fields.items() for word in pair)))
+        words = [word for pair in fields.items() for word in pair]
+        for _ in range(2):
+            # Whoever asked is told "no" when the time is over, so a call that arrives later must do nothing.
+            latest_ms = int(self._monotonic() * 1000 + self._server_ahead()) + self._timeout_ms
+            done, now_ms = self._run("create", run.run_id, latest_ms, *options, *words)
+            self._ahead_ms = now_ms - self._monotonic() * 1000
+            if done >= 0:
+                return bool(done)
+            # The server's clock was set, or the call was stuck on the way: now we know its time and ask afresh.
+        raise ServerUnavailable("redis", "it was reached too late to be asked for anything")
+
+    def _server_ahead(self) -> float:
+        if self._ahead_ms is None:
+            self._ahead_ms = int(self._scripts["now"]()) - self._monotonic() * 1000
+        return self._ahead_ms
 
     def claim(self, run_id: str, *, worker: WorkerRef, token: str, ttl_ms: int) -> Claim:
         event = event_text(started_event(worker))

@@ -47,6 +47,7 @@ class Attempt:
         random: Callable[[], float],
         count: Callable[[str, str], int],
         stopping: Callable[[], bool],
+        die: Callable[[], None] | None,
         lease_ttl_s: float,
         timeout_s: float,
         max_events: int,
@@ -60,6 +61,7 @@ class Attempt:
         self._random = random
         self._count = count
         self._stopping = stopping
+        self._die = die
         self._lease_ttl_s = lease_ttl_s
         self._deadline = monotonic() + timeout_s
         self._room = max_events - run.seq
@@ -73,6 +75,7 @@ class Attempt:
         self._unanswered: list[NewEvent] | None = None
         self._acked_at = monotonic()
         self._fenced = False
+        self._concluded = False
         self._cancel = Flag()
 
     # --- what the engine asks ------------------------------------------------------------------------------------
@@ -131,9 +134,13 @@ class Attempt:
         """Renew this run's lease, and hear whether it still holds and whether to cancel.
 
         The process's pulse renews it too; this one goes on when the pulse is stopped (a frozen parent of a pool
-        child), and tells the executing thread at once.
+        child), and tells the executing thread at once. A forced cancel ends the process, unless the handler has given
+        up by the next time.
         """
         with self._line:
+            if self._concluded:
+                return
+            warned = self._cancel.is_set()
             asked_at = self._monotonic()
             try:
                 renewal = self._live.renew([(self.run.run_id, self._token)], ttl_ms=ttl_ms)
@@ -141,6 +148,10 @@ class Attempt:
                 return
             run_id = self.run.run_id
             self._hear(Ack(run_id not in renewal.refused, cancelled=run_id in renewal.cancelled), asked_at)
+            if warned and run_id in renewal.forced and self._die is not None:
+                # Under the lock that the end of this run needs too: the process cannot have gone on to another run.
+                logger.warning("run %s is cancelled by force: this process ends", run_id)
+                self._die()
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -155,6 +166,14 @@ class Attempt:
         return self._conclude(
             lambda batch, events: self._live.hand_back(
                 self.run.run_id, self._token, batch, events, reason=reason, exclude=exclude
+            )
+        )
+
+    def retry(self, code: str, pause_ms: int) -> bool:
+        """Send the rest and give the run back for another try after a pause. Return false if fenced."""
+        return self._conclude(
+            lambda batch, events: self._live.retry(
+                self.run.run_id, self._token, batch, events, code=code, pause_ms=pause_ms
             )
         )
 
@@ -174,6 +193,7 @@ class Attempt:
                         self._put_back(events)
                         raise
                     self._hear(ack, asked_at)
+                    self._concluded = True
                     return ack.ok
                 except ServerUnavailable as error:
                     logger.warning("run %s has ended but cannot say so yet: %s", self.run.run_id, error)

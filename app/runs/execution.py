@@ -15,13 +15,15 @@ from app.errors import NotFound, RolecallError, ServerUnavailable
 from app.flowdsl import Plan
 from app.models.run import Run, RunError, RunStatus, WorkerRef
 from app.nodes.registry import HandlerRegistry
-from app.ports import Claim, Dispatcher, Live, Nudge, Outcome, Store, Streams
+from app.ports import Claim, Dispatcher, Live, Outcome, Store, Streams
 from app.runs.attempt import Attempt
 from app.runs.flusher import Flusher
+from app.runs.rescue import send_nudge
 
 logger = logging.getLogger(__name__)
 
 CLAIM_RETRY_S = 0.5
+TIMED_OUT = "timed_out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Executor:
         stopping: Callable[[], bool],
         secrets: Callable[[str], str | None] | None = None,
         streams: Streams | None = None,
+        die: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
         self._live = live
@@ -67,12 +70,15 @@ class Executor:
         self._stopping = stopping
         self._secrets = secrets
         self._streams = streams
+        # Ends this process, where it is one run's alone; a forced cancel that is not obeyed comes to that.
+        self._die = die
 
     def execute(self, run_id: str, token: str) -> str:
         """Execute a run if it may be claimed; return one word for the log.
 
-        The words: a run's end (``completed``, ``failed``, ``cancelled``), ``handed_back``, ``fenced``, or why it was
-        not claimed (see :data:`app.ports.ClaimRefusal`), which is what becomes of a doubled or late nudge.
+        The words: a run's end (``completed``, ``failed``, ``cancelled``), ``handed_back``, ``fenced``, ``retrying``
+        (its time was over, and its flow's policy allows another try), or why it was not claimed (see
+        :data:`app.ports.ClaimRefusal`), which is what becomes of a doubled or late nudge.
         """
         claim = self._claim(run_id, token)
         if claim.run is None:
@@ -119,8 +125,15 @@ class Executor:
         except Cancelled:
             outcome = Outcome(RunStatus.CANCELLED)
         except TimedOut:
-            outcome = _failure("timed_out", f"an attempt may take {self._limits.run_timeout_s:g} s", run)
+            return self._timed_out(run, plan, attempt)
         return self._finish(attempt, outcome)
+
+    def _timed_out(self, run: Run, plan: Plan, attempt: Attempt) -> str:
+        tries, policy = run.retries + 1, plan.default_retry
+        if policy is not None and any(policy.allows(code, tries) for code in (TIMED_OUT, "TIMEOUT")):
+            pause_ms = policy.delay_ms(tries, self._random())
+            return "retrying" if attempt.retry(TIMED_OUT, pause_ms) else "fenced"
+        return self._finish(attempt, _failure(TIMED_OUT, f"an attempt may take {self._limits.run_timeout_s:g} s", run))
 
     def _run_engine(self, run: Run, plan: Plan, given: dict[str, object], attempt: Attempt, token: str) -> Outcome:
         return engine.execute(
@@ -153,10 +166,7 @@ class Executor:
     def _hand_back(self, run: Run, attempt: Attempt, reason: str, *, exclude: bool = False) -> str:
         if not attempt.hand_back(reason, exclude=exclude):
             return "fenced"
-        try:
-            self._dispatcher.nudge(Nudge.of(run.with_(attempt=run.attempt + 1)))
-        except ServerUnavailable as error:
-            logger.warning("run %s is queued again, but its nudge was not sent: %s", run.run_id, error)
+        send_nudge(self._dispatcher, run.with_(attempt=run.attempt + 1))
         return "handed_back"
 
     def _attempt(self, run: Run, token: str) -> Attempt:
@@ -169,6 +179,7 @@ class Executor:
             random=self._random,
             count=self._store.count,
             stopping=self._stopping,
+            die=self._die,
             lease_ttl_s=self._limits.lease_ttl_s,
             timeout_s=self._limits.run_timeout_s,
             max_events=self._limits.max_events,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from app.clock import Clock
 from app.errors import ServerUnavailable
-from app.models.run import Run, RunStatus
+from app.models.run import Run
 from app.ports import Live, Store
 from app.runs.recovery import Recovery
 from app.runs.rescue import Rescue
@@ -100,7 +100,7 @@ class Housekeeping:
             self._store.drop_journal(run.run_id)
             self._live.archived(run.run_id, keep_ms=self._keep_ms)
             return
-        if not recorded and self._was_refused(run):
+        if not recorded and self._store.ended_runs([run.run_id]):
             # Its caller was told that it was not accepted, yet Redis had stored it before it went silent.
             self._live.cancel(run.run_id)
         self._live.mirrored(run.run_id, run.rev)
@@ -110,7 +110,3 @@ class Housekeeping:
         while events := self._live.events(run.run_id, after=after, limit=EVENTS_AT_A_TIME):
             self._store.append_events(run.run_id, events)
             after = events[-1].seq
-
-    def _was_refused(self, run: Run) -> bool:
-        record = self._store.get_run(run.run_id)
-        return record is not None and record.status is RunStatus.FAILED

@@ -78,12 +78,19 @@ class Recovery:
 
     def _renew(self, run: Run) -> bool:
         self._live.drop(run.run_id)
-        # Its events count from 1 again: those that Redis lost may have been seen, and cannot be told again.
-        again = run.with_(attempt=run.attempt + 1, epoch=run.epoch + 1, not_before_ms=0, waiting_for=None)
-        if not self._live.create(again.with_(input={}) if run.input_in_ledger else again, reason="live_state_lost"):
+        if not make_anew(self._live, run):
             return False
         if run.cancel_requested:
             self._live.cancel(run.run_id)
         else:
-            send_nudge(self._dispatcher, again)
+            send_nudge(self._dispatcher, run.with_(attempt=run.attempt + 1))
         return True
+
+
+def make_anew(live: Live, run: Run) -> bool:
+    """Make the live state of a run that is open on record; return false if it has one.
+
+    Its events count from 1 again: those that Redis lost may have been seen, and cannot be told again.
+    """
+    again = run.with_(attempt=run.attempt + 1, epoch=run.epoch + 1, not_before_ms=0, waiting_for=None)
+    return live.create(again.with_(input={}) if run.input_in_ledger else again, reason="live_state_lost")

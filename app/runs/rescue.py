@@ -30,6 +30,10 @@ MOVE_AFTER_S = 10.0
 NUDGE_AGAIN_S = 30.0
 """A run is nudged again at most once in this time, and has waited for so long when its nudge counts as overtaken."""
 
+NUDGE_FIRST_S = 2.0
+"""How long a run has waited when its nudge may count as lost. By then the ledger has it: a run that its caller was
+told is refused, yet that Redis had stored before it went silent, has been cancelled and is told to nobody."""
+
 OVERTAKEN = 10
 """So many of a role's longest waiting runs are told of again although as many messages as runs are there: a doubled
 message for one may stand where the lost one of another is missed."""
@@ -155,7 +159,8 @@ class Rescue:
             # A run in its pause has no message and needs none; past the first `BATCH` they are not told apart.
             missing = max(0, (len(due) if len(due) < BATCH else stats.queued) - ready[role])
             overtaken = self._live.queued(role, OVERTAKEN, waited_ms=int(NUDGE_AGAIN_S * 1000))
-            told = [run_id for run_id in dict.fromkeys((*due[:missing], *overtaken)) if self._nudged.first(run_id)]
+            lost = self._live.queued(role, missing, waited_ms=int(NUDGE_FIRST_S * 1000)) if missing else []
+            told = [run_id for run_id in dict.fromkeys((*lost, *overtaken)) if self._nudged.first(run_id)]
             for run in self._each(told):
                 self._send(run)
 
@@ -200,6 +205,19 @@ def break_lease(
         node = "" if run.worker is None else f" {run.worker.node}"
         logger.warning("run %s has lost its worker%s (%s) and is %s", run.run_id, node, reason, changed.status.value)
     return changed is not None
+
+
+def lose(live: Live, run_id: str, token: str, *, reason: str, max_losses: int) -> None:
+    """Break a lease whose process is known to be gone, without waiting for it to expire.
+
+    While Redis is away that is left to :class:`Rescue`.
+    """
+    try:
+        run = live.get(run_id)
+        if run is not None and run.status is RunStatus.RUNNING:
+            break_lease(live, run, reason=reason, role=None, max_losses=max_losses, token=token)
+    except ServerUnavailable as error:
+        logger.warning("run %s has lost its process (%s) and waits for its lease to expire: %s", run_id, reason, error)
 
 
 def send_nudge(dispatcher: Dispatcher, run: Run) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pydantic import Field
 
@@ -29,28 +29,24 @@ from app.errors import (
 )
 from app.models.base import Request, parse
 from app.models.event import Event
+from app.models.heartbeat import RegisteredInstance
 from app.models.json_value import canonical, check_json
 from app.models.names import Role
-from app.models.role import RegisterSnapshot
 from app.models.run import Run, RunError, RunRequest, RunStatus, read_expiry
-from app.ports import Dispatcher, Live, Nudge, Page, RunFilter, Store
+from app.ports import CancelResult, Dispatcher, Live, Page, RunFilter, Store
 from app.resolver import Resolution, resolve
 from app.roles import PlainRoles, RoleTable, RoleView
 from app.runs.choices import Choice, Choices
 from app.runs.gate import Gate
 from app.runs.log import LogPage, RunLog
+from app.runs.recovery import make_anew
+from app.runs.rescue import send_nudge
+from app.runs.waiting import Snapshots, Waiting
 
 logger = logging.getLogger(__name__)
 
 LIVE_INPUT_BYTES = 256_000
 """A larger input stays in the ledger, so that Redis holds many open runs."""
-
-
-class Snapshots(Protocol):
-    """Where the register's latest snapshot comes from."""
-
-    def get(self) -> tuple[RegisterSnapshot, int]:
-        """Return the snapshot and its age in milliseconds."""
 
 
 class ResolveRequest(Request):
@@ -72,6 +68,8 @@ class Runs:
         dispatcher: Dispatcher,
         choices: Choices,
         snapshots: Snapshots,
+        instances: Callable[[], Sequence[RegisteredInstance]],
+        waiting: Waiting,
         gate: Gate,
         clock: Clock,
         rng: random.Random,
@@ -86,6 +84,8 @@ class Runs:
         self._dispatcher = dispatcher
         self._choices = choices
         self._snapshots = snapshots
+        self._instances = instances
+        self._waiting = waiting
         self._gate = gate
         self._clock = clock
         self._rng = rng
@@ -130,7 +130,7 @@ class Runs:
         size_and_hash = canonical({"input": request.input, "meta": request.meta})
         body_hash = hashlib.sha256(size_and_hash).hexdigest()
         if key is not None and (known := self._store.find_run(deployment_id, key)) is not None:
-            return _same_request(known, key, body_hash)
+            return self._known(known, key, body_hash)
         resolution = self._resolve(choice, request.meta, self._role_view())
         self._gate.check(resolution.target_role)
         run = Run(
@@ -165,28 +165,38 @@ class Runs:
                 run_id=run.run_id,
             ) from error
         if known is not None:
-            return _same_request(known, key or "", body_hash)
+            return self._known(known, key or "", body_hash)
         try:
-            self._live.create(run.with_(input={}) if run.input_in_ledger else run)
+            self._queue(run)
         except ServerUnavailable as error:
             self._refuse(run, error)
-        try:
-            self._dispatcher.nudge(Nudge.of(run))
-        except ServerUnavailable as error:
-            # The run is queued and on record: housekeeping nudges again.
-            logger.warning("run %s is queued, but its nudge was not sent: %s", run.run_id, error)
         return run
+
+    def _queue(self, run: Run) -> None:
+        if self._live.create(run.with_(input={}) if run.input_in_ledger else run):
+            send_nudge(self._dispatcher, run)
+
+    def _known(self, known: Run, key: str, body_hash: str) -> Run:
+        """Return the run that has the idempotency key already, if it was asked for with the same body."""
+        if known.body_hash != body_hash:
+            raise IdempotencyMismatch(known.deployment_id, key, known.run_id)
+        if known.rev == 0:
+            # Nothing of it has come back from the live state yet: its acceptance may have been cut off.
+            self._queue(known)
+        return known
 
     def _refuse(self, run: Run, cause: ServerUnavailable) -> None:
         """Write into the ledger that the run was never accepted, and raise."""
         message = f"the run could not be queued: {cause}"
         error = RunError("not_accepted", message, run.attempt)
         try:
-            self._store.refuse_run(
+            refused = self._store.refuse_run(
                 run.with_(status=RunStatus.FAILED, error=error, ended_ms=self._clock(), rev=run.rev + 1)
             )
         except ServerUnavailable as second:
             raise AcceptanceUnknown(f"{message}; and then {second}", run_id=run.run_id) from second
+        if not refused:
+            raise AcceptanceUnknown(f"{message}; yet it lives; look it up", run_id=run.run_id) from cause
         raise NotAccepted(message) from cause
 
     def _read(self, body: dict[str, Any]) -> RunRequest:
@@ -259,6 +269,10 @@ class Runs:
             raise NotFound.of("run", run_id)
         return run
 
+    def show(self, run_id: str) -> Run:
+        """Return a run as :meth:`get` does, and if it is queued, what it waits for."""
+        return self._waiting.explain([self.get(run_id)])[0]
+
     def log(self, run_id: str, *, after: int = 0, limit: int = 1000) -> LogPage:
         """Return a page of a run's log, and whether anything can follow it; see :meth:`RunLog.read`."""
         return self._log.read(run_id, after=after, limit=limit)
@@ -269,29 +283,52 @@ class Runs:
 
     def list(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
         """List runs from the ledger, newest first; it follows the live state within seconds."""
-        return self._store.list_runs(where, after=after, limit=limit)
+        page = self._store.list_runs(where, after=after, limit=limit)
+        return Page(self._waiting.explain(page.items), page.next)
 
     def cancel(self, run_id: str, *, force: bool = False) -> Run:
         """End a queued run, or ask a running one to stop; it stops at its next step.
 
+        ``force``: if it has not stopped after a second or two, the process that executes it is ended.
+
         Raises:
             NotFound: ``run_not_found``.
-            Conflict: ``run_ended``.
+            Conflict: ``run_ended``; ``pool_cannot_force``: other runs would end with that process; ``newer_schema``.
         """
+        if force:
+            self._check_force(run_id)
         # On record first: if Redis loses the run before it has ended, it is not run again.
         self._store.request_cancel(run_id)
         result = self._live.cancel(run_id, force=force)
-        run = self.get(run_id)
-        if result == "ended" or (result == "missing" and run.ended):
-            raise Conflict(f"run {run_id!r} is {run.status.value} already", code="run_ended")
         if result == "missing":
-            # Open on record without a live state: nobody can be running it.
-            ended = run.with_(
-                status=RunStatus.CANCELLED, ended_ms=self._clock(), rev=run.rev + 1, cancel_requested=True
-            )
-            self._store.mirror_run(ended)
-            return self.get(run_id)
+            result = self._cancel_recorded(run_id)
+        run = self.get(run_id)
+        if result == "ended":
+            raise Conflict(f"run {run_id!r} is {run.status.value} already", code="run_ended")
+        if result == "newer_schema":
+            raise Conflict(f"run {run_id!r} was accepted by a newer Rolecall; cancel it there", code="newer_schema")
         return run
+
+    def _cancel_recorded(self, run_id: str) -> CancelResult:
+        """Cancel a run that has no live state: one that has ended, or one that is made anew to end at once."""
+        run = self.get(run_id)
+        if run.ended:
+            return "ended"
+        make_anew(self._live, run)
+        return self._live.cancel(run_id)
+
+    def _check_force(self, run_id: str) -> None:
+        run = self._live.get(run_id)
+        if run is None or run.worker is None or run.status is not RunStatus.RUNNING:
+            return
+        for instance in self._instances():
+            worker = instance.heartbeat
+            if worker.instance_id == run.worker.instance_id and worker.pool != "prefork":
+                raise Conflict(
+                    f"run {run_id!r} is executed by {worker.node!r}, whose pool {worker.pool!r} cannot end one run by "
+                    "force; cancel it without force, or stop that worker",
+                    code="pool_cannot_force",
+                )
 
     def _from_live(self, run_id: str) -> Run | None:
         try:
@@ -299,9 +336,3 @@ class Runs:
         except ServerUnavailable:
             # The ledger's word may be seconds old; that beats no word.
             return None
-
-
-def _same_request(known: Run, key: str, body_hash: str) -> Run:
-    if known.body_hash != body_hash:
-        raise IdempotencyMismatch(known.deployment_id, key, known.run_id)
-    return known

@@ -191,11 +191,13 @@ class MemoryStore:
             stored.update(records.run_changes(run))
             return True
 
-    def refuse_run(self, run: Run) -> None:
+    def refuse_run(self, run: Run) -> bool:
         with self._lock:
-            if self.mirror_run(run):
-                stored = self._runs[run.run_id]
-                self._keys.pop((stored["deployment"], stored.pop("idempotencyKey", "")), None)
+            if not self.mirror_run(run):
+                return False
+            stored = self._runs[run.run_id]
+            self._keys.pop((stored["deployment"], stored.pop("idempotencyKey", "")), None)
+            return True
 
     def request_cancel(self, run_id: str) -> None:
         with self._lock:

@@ -278,8 +278,8 @@ class MongoStore:
     def mirror_run(self, run: Run) -> bool:
         return self._follow(run, {})
 
-    def refuse_run(self, run: Run) -> None:
-        self._follow(run, {"$unset": {"idempotencyKey": ""}})
+    def refuse_run(self, run: Run) -> bool:
+        return self._follow(run, {"$unset": {"idempotencyKey": ""}})
 
     def _follow(self, run: Run, more: Document) -> bool:
         older = {"_id": run.run_id, "rev": {"$lt": run.rev}, "status": {"$in": _OPEN}}

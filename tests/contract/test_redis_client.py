@@ -16,7 +16,7 @@ import pytest
 from app.errors import OutOfMemory, ServerUnavailable, SettingError
 from app.redis_client import RedisServer, connect
 from app.stack.servers import valkey_command
-from tests.servers import free_port, running
+from tests.servers import free_port, running, wait_until
 
 ECHO = "#!lua flags=allow-oom\nreturn {KEYS[1], ARGV[1], 1}"
 
@@ -114,6 +114,18 @@ def bounded(call: Callable[[], object], *, seconds: float) -> None:
 
 
 @pytest.mark.integration
+def loaded(url: str) -> None:
+    """Wait until a server that listens has read what it stored; until then it refuses commands."""
+
+    def answers() -> bool:
+        with closing(RedisServer(url, socket_timeout_s=2)) as server, suppress(ServerUnavailable):
+            server.ping()
+            return True
+        return False
+
+    wait_until(answers, seconds=20, what="the server has loaded its data")
+
+
 def test_a_frozen_server_costs_one_timeout_and_a_restarted_one_nothing(tmp_path: Path) -> None:
     port = free_port()
     url, command, log = f"redis://127.0.0.1:{port}/0", valkey_command(port, tmp_path), tmp_path / "log"
@@ -132,10 +144,12 @@ def test_a_frozen_server_costs_one_timeout_and_a_restarted_one_nothing(tmp_path:
                 os.kill(process.pid, signal.SIGCONT)
         bounded(known.ping, seconds=2)
         with running(command, port, log):
+            loaded(url)
             # The first connection died with the server; nobody is told.
             echo(["key"], ["x"])
             echo(["key"], ["x"])
         with running(command, port, log):
+            loaded(url)
             echo(["key"], ["x"])
 
 

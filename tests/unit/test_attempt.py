@@ -57,6 +57,7 @@ class World:
         self.live.create(Run("r", "d", "v", "f", "v1", "worker", created_ms=0))
         claim = self.live.claim("r", worker=WORKER, token="t", ttl_ms=30_000)
         assert claim.run is not None
+        self.deaths: list[float] = []
         self.attempt = Attempt(
             self.live,
             claim.run,
@@ -66,6 +67,7 @@ class World:
             random=lambda: 0.5,
             count=lambda key, packet: 1,
             stopping=lambda: self.stopping,
+            die=lambda: self.deaths.append(self.now),
             lease_ttl_s=30,
             timeout_s=3600,
             max_events=max_events,
@@ -236,3 +238,31 @@ def test_the_share_is_bounded_in_bytes_too() -> None:
 def test_lifecycle_events_always_pass() -> None:
     world = World(max_events=2)
     assert share(world, lambda index: NewEvent("node.started", node=str(index)), 5).count("node.started") == 5
+
+
+def test_a_forced_cancel_ends_the_process_unless_the_handler_gives_up_by_the_next_time() -> None:
+    world = World()
+    world.live.cancel("r", force=True)
+    world.attempt.poll(ttl_ms=30_000)
+    assert world.attempt.cancelled()
+    assert world.deaths == []
+    world.attempt.poll(ttl_ms=30_000)
+    assert world.deaths == [world.now]
+
+
+def test_a_forced_cancel_does_not_end_a_process_whose_run_has_just_ended() -> None:
+    world = World()
+    world.live.cancel("r", force=True)
+    world.attempt.poll(ttl_ms=30_000)
+    assert world.attempt.finish(Outcome(RunStatus.CANCELLED))
+    world.attempt.poll(ttl_ms=30_000)
+    assert world.deaths == []
+
+
+def test_a_cancel_without_force_ends_no_process() -> None:
+    world = World()
+    world.live.cancel("r")
+    for _ in range(5):
+        world.attempt.poll(ttl_ms=30_000)
+    assert world.attempt.cancelled()
+    assert world.deaths == []

@@ -137,13 +137,13 @@ def test_an_async_handler_is_cancelled_when_its_time_is_over_or_the_run_is_cance
         return wait
 
     def pass_time() -> None:
-        host.time += 10
+        host.time += 100
 
     def cancel() -> None:
         host.is_cancelled = True
 
     late = run(
-        document({"a": node("t/late", execution={"timeoutMs": 5_000})}),
+        document({"a": node("t/late", execution={"timeoutMs": 60_000})}),
         {},
         registry(late=outlast(pass_time)),
         host=host,

@@ -140,6 +140,28 @@ def test_others_wait_and_then_fail_so_that_a_retry_may_help() -> None:
     assert world.run({"to": "ada"}, "r3").outcome.output == {"id": 7}
 
 
+def test_nobody_waits_for_a_key_longer_than_the_subworkflow_around_the_node_has_time() -> None:
+    class Taken(MemoryStore):
+        def claim_key(self, key: str, *, holder: str, ttl_ms: int) -> KeyClaim:
+            return KeyClaim("taken")
+
+    source = document(
+        {
+            "sub": {
+                "kind": "subworkflow",
+                "settings": {"workflowRef": "#/flows/child"},
+                "execution": {"timeoutMs": 5_000},
+            }
+        }
+    )
+    mail = node("t/mail", idempotency={"keyExpression": "input.to"}, retryPolicy={"maxAttempts": 9})
+    source["flows"]["child"] = {"nodes": {"mail": mail}, "edges": []}
+    ran = run(source, {"to": "ada"}, registry(mail=lambda step: None), ledger=Taken())
+    assert ran.outcome.error is not None
+    assert (ran.outcome.error.code, ran.outcome.error.node) == ("TEMPORARY", "sub/mail")
+    assert ran.host.time == pytest.approx(5)
+
+
 def test_who_waits_is_given_the_output_once_it_is_there() -> None:
     world = World()
 

@@ -319,6 +319,24 @@ def test_a_subworkflow_that_ran_out_of_time_is_tried_again_as_a_whole_and_its_no
     assert [step for step in ran.story if step[0] == "+"] == ["+sub", "+sub/a", "+sub/b"] * 2
 
 
+def test_a_retry_that_would_begin_after_the_time_of_the_subworkflow_is_not_waited_for() -> None:
+    source = limited(10_000)
+    policy = {"maxAttempts": 9, "initialDelayMs": 4_000, "backoff": "fixed"}
+    failing = node("core/fail", settings={"message": "busy", "code": "TEMPORARY"}, retryPolicy=policy)
+    source["flows"]["child"] = {"nodes": {"a": failing}, "edges": []}
+    ran = run(source)
+    assert ran.outcome.error == RunError("TEMPORARY", "busy", 1, "sub/a")
+    assert ran.story.count("+sub/a") == 3
+    assert ran.host.time == 8.0
+
+
+def test_a_default_time_limit_is_that_of_each_node_and_of_a_subworkflow_as_a_whole() -> None:
+    source = limited(1)
+    del source["flows"]["x"]["nodes"]["sub"]["execution"]
+    source["flows"]["x"]["defaults"] = {"execution": {"timeoutMs": 1_500}}
+    assert run(source).outcome.error == RunError("TIMEOUT", "the node's time is over", 1, "sub/b")
+
+
 # --- streams -----------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +361,28 @@ def test_a_run_that_reaches_another_bus_fails(bus: str) -> None:
     error = run(streaming(bus=bus), streams=streams).outcome.error
     assert error is not None
     assert (error.code, error.node, streams.topics) == ("unsupported_delivery", "a", {})
+
+
+def test_what_is_published_again_has_the_same_id_and_an_edge_that_is_skipped_publishes_nothing() -> None:
+    streams = MemoryStreams()
+    source = streaming()
+    source["flows"]["x"]["edges"].append(
+        edge("in", "a", "output.n > 1", delivery={"mode": "stream", "stream": {"topic": "large"}})
+    )
+    for attempt in (1, 2):
+        run(source, {"n": 1}, streams=streams, attempt=attempt)
+    assert {topic: [message["id"] for message in kept] for topic, kept in streams.topics.items()} == {
+        "t.x": ["run:in/0/0"] * 2
+    }
+
+
+def test_a_stream_edge_of_a_subworkflow_names_its_own_flow_and_the_way_to_its_node() -> None:
+    streams = MemoryStreams()
+    source = document({"sub": {"kind": "subworkflow", "settings": {"workflowRef": "#/flows/child"}}})
+    source["flows"]["child"] = streaming()["flows"]["x"]
+    run(source, {"n": 1}, streams=streams)
+    [message] = streams.topics["t.x"]
+    assert (message["flowId"], message["node"], message["runId"]) == ("child", "sub/in", "run")
 
 
 def test_a_stream_server_that_stays_away_hands_the_run_back() -> None:

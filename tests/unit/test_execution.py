@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from app.errors import ServerUnavailable
 from app.models.run import RunStatus
 from app.nodes.registry import HandlerRegistry
+from app.ports import Nudge
+from app.runs.execution import Limits
 from tests.integration.flows import counting, document, node
 from tests.memory_world import MemoryWorld
 
@@ -134,3 +139,45 @@ def test_a_cancelled_run_ends_as_cancelled_between_its_nodes(world: MemoryWorld)
     executor = world.executor(flusher=Polling())
     assert executor.execute(run.run_id, "t") == "cancelled"
     assert world.run(run).status is RunStatus.CANCELLED
+
+
+class Hurried(MemoryWorld):
+    """Time passes while a node waits."""
+
+    def work(self, role: str = "worker", **changes: Any) -> list[str]:
+        def monotonic() -> float:
+            self.now_s += 120
+            return self.now_s
+
+        limits = Limits(lease_ttl_s=10**6, run_timeout_s=60, max_events=1000, output_max_bytes=1000)
+        return super().work(role, limits=limits, monotonic=monotonic, **changes)
+
+
+def test_an_attempt_that_takes_too_long_fails_the_run() -> None:
+    world = Hurried()
+    world.deploy("slow", counting("n"), only=(1, ["worker"]))
+    world.beat("worker")
+    run = world.runs.start("slow", {})
+    assert world.work() == ["failed"]
+    error = world.run(run).error
+    assert error is not None
+    assert (error.code, error.message) == ("timed_out", "an attempt may take 60 s")
+
+
+def test_an_attempt_that_takes_too_long_is_repeated_as_the_flow_allows() -> None:
+    world = Hurried()
+    policy = {"maxAttempts": 3, "initialDelayMs": 2000, "backoff": "fixed", "retryOn": ["TIMEOUT"]}
+    raw = json.loads(counting("n"))
+    raw["flows"]["count-n"]["defaults"] = {"retryPolicy": policy}
+    world.deploy("slow", json.dumps(raw).encode(), only=(1, ["worker"]))
+    world.beat("worker")
+    run = world.runs.start("slow", {})
+    for retries in (1, 2):
+        assert world.work() == ["retrying"]
+        now = world.run(run)
+        assert (now.status, now.attempt, now.retries, now.losses) == (RunStatus.QUEUED, retries + 1, retries, 0)
+        assert world.runs.events(run.run_id)[-1].data == {"code": "timed_out", "inMs": 2000}
+        world.nudges.nudge(Nudge.of(now))
+        world.now_s += 3
+    assert world.work() == ["failed"]
+    assert world.run(run).retries == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from app.models.run import RunError
 from app.nodes import HandlerError, Step
 from tests.flows import document, node, registry, run
@@ -90,3 +92,20 @@ def test_settings_of_the_handler_are_checked_where_it_is_known() -> None:
     error = run(wrong, {"l": [1]}).outcome.error
     assert error is not None
     assert error.message == "settings of core/count: /key: is required"
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_what_a_map_calls_shares_its_time_limit(concurrency: int) -> None:
+    deadlines: list[float | None] = []
+
+    def slow(step: Step) -> None:
+        deadlines.append(step.deadline)
+        step.sleep(2)
+
+    settings = {"items": "list", "handler": "t/slow", "concurrency": concurrency}
+    source = document({"a": node("core/map", settings=settings, execution={"timeoutMs": 3_000})})
+    ran = run(source, {"list": list(range(50))}, registry(slow=slow))
+    assert ran.outcome.error is not None
+    assert (ran.outcome.error.code, ran.outcome.error.node) == ("TIMEOUT", "a")
+    assert set(deadlines) == {3.0}
+    assert len(deadlines) <= 4

@@ -110,3 +110,22 @@ def test_nothing_is_made_anew_while_nothing_was_lost(world: Keepers) -> None:
     world.claim("worker")
     world.live_on(LEASE_S - 2 * PERIOD_S)
     assert {world.run(run).epoch for run in runs} == {0}
+
+
+def test_a_run_cancelled_before_its_live_state_is_back_ends_with_its_whole_story(world: Keepers) -> None:
+    run = world.start()
+    lose(world, run.run_id)
+    assert world.runs.cancel(run.run_id).status is RunStatus.CANCELLED
+    world.live_on(RECOVERY_S)
+    assert world.types(run) == ["run.queued", "run.cancelled"]
+    assert world.work("worker") == ["ended"]
+
+
+def test_whoever_asks_again_for_a_run_whose_acceptance_was_cut_off_gets_it_queued(world: Keepers) -> None:
+    run = world.start(idempotencyKey="k")
+    lose(world, run.run_id)
+    world.nudges.sent.clear()
+    assert world.start(idempotencyKey="k").run_id == run.run_id
+    assert world.work("worker") == ["completed"]
+    assert world.start(idempotencyKey="k").run_id == run.run_id
+    assert world.nudges.sent == []
