@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from app.clock import Clock
 from app.errors import ServerUnavailable
+from app.models.event import Event
 from app.models.run import Run
 from app.ports import Live, Store
 from app.runs.recovery import Recovery
@@ -71,7 +72,7 @@ class Housekeeping:
     def mirror(self) -> int:
         """Bring the ledger up to the live state; return how many runs were brought up.
 
-        First what became of the run, then its events, then its live state may go; a crash in between costs a repetition
+        First what became of the run, then its events, then its live state may go: a crash in between costs a repetition
         and nothing else.
         """
         done = 0
@@ -94,19 +95,33 @@ class Housekeeping:
         return True
 
     def _mirror(self, run: Run) -> None:
-        recorded = self._store.mirror_run(run)
         if run.ended:
-            self._copy_events(run)
-            self._store.drop_journal(run.run_id)
-            self._live.archived(run.run_id, keep_ms=self._keep_ms)
+            self._keep(run)
             return
-        if not recorded and self._store.ended_runs([run.run_id]):
+        if not self._store.mirror_run(run) and self._store.ended_runs([run.run_id]):
             # Its caller was told that it was not accepted, yet Redis had stored it before it went silent.
             self._live.cancel(run.run_id)
         self._live.mirrored(run.run_id, run.rev)
 
-    def _copy_events(self, run: Run) -> None:
-        after = 0
-        while events := self._live.events(run.run_id, after=after, limit=EVENTS_AT_A_TIME):
+    def _keep(self, run: Run) -> None:
+        """Bring a run's end and its whole story to the ledger, and let its live state go."""
+        # Read before anything is written: an end without its story, lost with Redis, is not recorded. The run is then
+        # open on record, and made anew.
+        events = self._story(run)
+        if len(events) < run.seq:
+            return
+        if self._store.mirror_run(run) or self._is_on_record(run):
             self._store.append_events(run.run_id, events)
-            after = events[-1].seq
+        self._store.drop_journal(run.run_id)
+        self._live.archived(run.run_id, keep_ms=self._keep_ms)
+
+    def _story(self, run: Run) -> list[Event]:
+        events: list[Event] = []
+        while more := self._live.events(run.run_id, after=len(events), limit=EVENTS_AT_A_TIME):
+            events += more
+        return events
+
+    def _is_on_record(self, run: Run) -> bool:
+        """Return whether it is this very life of the run whose end is on record: its events may be missing there."""
+        record = self._store.get_run(run.run_id)
+        return record is not None and (record.epoch, record.attempt, record.rev) == (run.epoch, run.attempt, run.rev)

@@ -80,6 +80,10 @@ class Recovery:
         self._live.drop(run.run_id)
         if not make_anew(self._live, run):
             return False
+        if self._store.ended_runs([run.run_id]):
+            # Its end reached the ledger while this was going on, brought there by another dispatcher.
+            self._live.drop(run.run_id)
+            return False
         if run.cancel_requested:
             self._live.cancel(run.run_id)
         else:

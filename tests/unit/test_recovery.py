@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 
 from app.live.memory import MemoryLive
-from app.models.run import RunStatus
+from app.models.run import Run, RunStatus
+from app.ports import Page
 from app.runs.recovery import GRACE_MS
 from tests.integration.flows import counting
 from tests.unit.test_rescue import LEASE_S, PERIOD_S, Keepers
@@ -129,3 +131,40 @@ def test_whoever_asks_again_for_a_run_whose_acceptance_was_cut_off_gets_it_queue
     assert world.work("worker") == ["completed"]
     assert world.start(idempotencyKey="k").run_id == run.run_id
     assert world.nudges.sent == []
+
+
+def test_an_end_whose_story_was_lost_with_redis_is_not_recorded(world: Keepers) -> None:
+    run = world.start()
+    world.work("worker")
+    ended = world.live.get(run.run_id)
+    assert ended is not None
+    lose(world)
+    changed = [ended]  # another dispatcher had read it just before
+
+    def once(limit: int) -> list[Run]:
+        return [changed.pop()] if changed else []
+
+    world.live.changed = once  # type: ignore[method-assign]
+    world.housekeeping.mirror()
+    recorded = world.store.get_run(run.run_id)
+    assert recorded is not None
+    assert recorded.status is RunStatus.QUEUED
+
+
+def test_a_run_whose_end_is_recorded_while_it_is_made_anew_is_not_run_again(world: Keepers) -> None:
+    run = world.start()
+    world.work("worker")
+    ended = world.live.get(run.run_id)
+    assert ended is not None
+    lose(world)
+    list_runs = world.store.list_runs
+
+    def then_its_end_comes(*args: Any, **options: Any) -> Page[Run]:
+        page = list_runs(*args, **options)
+        world.store.mirror_run(ended)
+        return page
+
+    world.store.list_runs = then_its_end_comes  # type: ignore[method-assign]
+    world.live_on(RECOVERY_S)
+    assert world.live.get(run.run_id) is None
+    assert world.run(run).status is RunStatus.COMPLETED
