@@ -13,6 +13,7 @@ from admin.sse import wait_for_end
 from app.errors import BadRequest, Fault
 from app.models.run import Run, RunStatus
 from app.ports import RunFilter
+from app.runs.replay import replay
 
 MAX_WAIT_S = 60
 
@@ -67,6 +68,13 @@ def retry(run_id: str) -> Response:
     if json_object(optional=True):
         raise BadRequest("a retry takes no fields: it has the input and meta of the run that it repeats")
     return _accepted(services().runs.retry(run_id))
+
+
+@blueprint.post("/runs/replay")
+def replay_many() -> Response:
+    """Start anew the ended runs that a filter names; unless ``{"dryRun": false}`` only say which."""
+    query()
+    return jsonify(replay(services().runs, json_object(optional=True)).to_wire())
 
 
 def run_filter(asked: dict[str, Any]) -> RunFilter:

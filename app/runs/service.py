@@ -111,8 +111,10 @@ class Runs:
         key = request.idempotency_key or default_key
         return self._start(deployment_id, request, key)
 
-    def retry(self, run_id: str) -> Run:
+    def retry(self, run_id: str, *, key: str | None = None) -> Run:
         """Start a new run with the input and meta of an ended one, resolved again; its ``retryOf`` is ``run_id``.
+
+        ``key`` is its idempotency key: asked again with it, the run of the first time is returned.
 
         Raises:
             Conflict: ``run_not_ended``.
@@ -123,7 +125,7 @@ class Runs:
                 f"run {run_id!r} is {old.status.value}; only an ended run can be retried", code="run_not_ended"
             )
         request = RunRequest(input=old.input, meta=old.meta, priority=old.priority)
-        return self._start(old.deployment_id, request, None, retry_of=run_id)
+        return self._start(old.deployment_id, request, key, retry_of=run_id)
 
     def _start(self, deployment_id: str, request: RunRequest, key: str | None, *, retry_of: str | None = None) -> Run:
         choice = self._choices.of(deployment_id)

@@ -21,6 +21,7 @@ class Keepers(MemoryWorld):
     def __init__(self, *alive: str, **settings: Any) -> None:
         super().__init__(**settings)
         self.alive = list(alive)
+        self.lease_s = LEASE_S
         self.beat("dispatcher", *alive)
 
     def live_on(self, seconds: float) -> None:
@@ -38,7 +39,7 @@ class Keepers(MemoryWorld):
         """A worker takes the oldest nudge of its role and is never heard of again."""
         nudge = self.take(role)
         assert nudge is not None
-        run = self.live.claim(nudge.run_id, worker=self.worker(role), token=token, ttl_ms=int(LEASE_S * 1000)).run
+        run = self.live.claim(nudge.run_id, worker=self.worker(role), token=token, ttl_ms=int(self.lease_s * 1000)).run
         assert run is not None
         return run
 
