@@ -16,22 +16,27 @@ pytestmark = pytest.mark.integration
 ROLES = ["dispatcher"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_a_worker_with_every_slot_busy_stays_healthy(pool: str, services: Services, start_worker: StartWorker) -> None:
-    role = f"busy-{pool}"
-    slots = 1 if pool == "solo" else 2
-    deploy(services, role, waiting(2.5 * TTL_S), only=(1, [role]))
-    start_worker(role, pool=pool, concurrency=slots)
-    wait_for_workers(services, 1, role=role)
-    runs = [services.runs.start(role, {}).run_id for _ in range(slots)]
+def test_workers_with_every_slot_busy_stay_healthy_on_every_pool(services: Services, start_worker: StartWorker) -> None:
+    """Beside each other, so that their starts and their waits are."""
+    slots = {"prefork": 2, "threads": 2, "solo": 1}
+    runs: list[str] = []
+    for pool, count in slots.items():
+        deploy(services, pool, waiting(2.5 * TTL_S), only=(1, [f"busy-{pool}"]))
+        start_worker(f"busy-{pool}", pool=pool, concurrency=count)
+    for pool in slots:
+        wait_for_workers(services, 1, role=f"busy-{pool}")
+    for pool, count in slots.items():
+        runs += [services.runs.start(pool, {}).run_id for _ in range(count)]
     wait_until(lambda: all(is_running(services, run) for run in runs), seconds=10, what="every slot is busy")
     until, seen = time.monotonic() + 1.5 * TTL_S, set()
     while time.monotonic() < until:
-        [beat] = [i.heartbeat for i in services.register.instances() if i.heartbeat.role == role]
-        assert beat.healthy, beat.checks
-        seen.add((beat.active, beat.pool, beat.concurrency))
+        beats = {one.heartbeat.role: one.heartbeat for one in services.register.instances()}
+        for pool in slots:
+            beat = beats[f"busy-{pool}"]
+            assert beat.healthy, beat.checks
+            seen.add((pool, beat.pool.removesuffix("s"), beat.active, beat.concurrency))
         time.sleep(INTERVAL_S / 4)
-    assert (slots, pool, slots) in {(active, name.replace("thread", "threads"), n) for active, name, n in seen} | seen
+    assert {(pool, pool.removesuffix("s"), count, count) for pool, count in slots.items()} <= seen
     assert all(is_running(services, run) for run in runs)
 
 

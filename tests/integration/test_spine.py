@@ -117,7 +117,7 @@ def test_many_runs_by_many_clients_all_end_once(services: Services) -> None:
 
 
 def test_celerys_own_commands_answer_as_its_users_expect(services: Services, celery_setup: CeleryTestSetup) -> None:
-    inspect = celery_setup.app.control.inspect(timeout=3)
+    inspect = celery_setup.app.control.inspect(timeout=15, limit=len(ROLES))
     assert {name.split("@")[0] for name in inspect.ping()} == set(ROLES)
     queues = {name.split("@")[0]: [queue["name"] for queue in each] for name, each in inspect.active_queues().items()}
     assert queues == {role: [role] for role in ROLES}
