@@ -18,10 +18,10 @@ test: $(VENV)/.test ## Install what is needed, check the code, run the quick tes
 
 # Tests wait for real processes half of the time, so two files at a time keep two cores busy.
 quick: $(VENV)/.test ## Run the quick tests alone
-	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not browser"
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not e2e"
 
 acceptance: $(VENV)/.test ## Drive the whole product from outside: `make up`, and its pages in a browser
-	@$(BIN)/pytest -q -m "e2e and not soak"
+	@$(BIN)/pytest -q -m e2e tests/e2e
 
 lint: $(VENV)/.test ## Check style, types and layers
 	@$(BIN)/ruff check .
