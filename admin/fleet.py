@@ -8,8 +8,9 @@ from typing import Any
 
 from app.clock import to_rfc3339
 from app.errors import RegisterUnknown, ServerUnavailable
-from app.models.heartbeat import RegisteredInstance, WorkerState
+from app.models.heartbeat import Heartbeat, RegisteredInstance, WorkerState
 from app.models.role import QueueStats, RegisterSnapshot
+from app.ports import Drain
 from app.roles import RoleTable
 from app.wiring import Services
 
@@ -29,6 +30,13 @@ class RoleRow:
     oldest_queued_s: float | None
     fault: str | None
     """Why it would be given no run now, whatever the run needs; see :data:`app.roles.RoleFault`."""
+    drained: bool
+    """Whether it is drained as a whole: whoever answers for it is told to take no runs."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether those who could take its runs all drain."""
+        return self.fault == "draining"
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -38,7 +46,26 @@ class RoleRow:
             "free": self.free,
             "queued": self.queued,
             "oldestQueuedS": self.oldest_queued_s,
+            "draining": self.draining,
+            "drained": self.drained,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What is drained, as the register keeps it: who is told to take no runs, whether it has heard of that or not."""
+
+    nodes: frozenset[str]
+    roles: frozenset[str]
+
+    @classmethod
+    def of(cls, drains: Iterable[Drain]) -> Drained:
+        drains = list(drains)
+        names = {kind: frozenset(drain.name for drain in drains if drain.kind == kind) for kind in ("node", "role")}
+        return cls(names["node"], names["role"])
+
+    def has(self, beat: Heartbeat) -> bool:
+        return beat.node in self.nodes or beat.role in self.roles
 
 
 def known_snapshot(services: Services) -> RegisterSnapshot:
@@ -57,19 +84,20 @@ def known_snapshot(services: Services) -> RegisterSnapshot:
 
 
 def roles(services: Services, also: Iterable[str] = ()) -> list[RoleRow]:
-    """Return every role of the register, and those named in ``also`` though nobody answers for them, by name.
+    """Return every role of the register and every drained one, and those named in ``also``, by name.
 
     Raises:
         RegisterUnknown, ServerUnavailable: it cannot be told.
     """
     snapshot = known_snapshot(services)
-    names = sorted(snapshot.roles.keys() | set(also))
+    drained = Drained.of(services.register.drains()).roles
+    names = sorted(snapshot.roles.keys() | drained | set(also))
     queues = services.live.queues(names)
     table = RoleTable(snapshot, lambda _: queues)
-    return [_row(name, snapshot, table, queues.get(name, QueueStats())) for name in names]
+    return [_row(name, snapshot, table, queues.get(name, QueueStats()), name in drained) for name in names]
 
 
-def _row(name: str, snapshot: RegisterSnapshot, table: RoleTable, queue: QueueStats) -> RoleRow:
+def _row(name: str, snapshot: RegisterSnapshot, table: RoleTable, queue: QueueStats, drained: bool) -> RoleRow:
     summary = snapshot.roles.get(name)
     fault = table.fault(name, ())
     waited_s = None if queue.oldest_ms is None else round(max(0, snapshot.at_ms - queue.oldest_ms) / 1000, 1)
@@ -84,6 +112,7 @@ def _row(name: str, snapshot: RegisterSnapshot, table: RoleTable, queue: QueueSt
         running=queue.running,
         oldest_queued_s=waited_s,
         fault=fault,
+        drained=drained,
     )
 
 
@@ -109,10 +138,11 @@ def announced_handlers(services: Services) -> frozenset[str]:
     return frozenset().union(*(each.nodes for summary in snapshot.roles.values() for each in summary.workers))
 
 
-def instance_to_wire(instance: RegisteredInstance) -> dict[str, Any]:
+def instance_to_wire(instance: RegisteredInstance, drained: Drained) -> dict[str, Any]:
     """Return the heartbeat with what the register knows of it."""
-    seen = {"last_seen": to_rfc3339(instance.last_seen_ms), "state": instance.heartbeat.state.value}
-    return instance.heartbeat.to_wire() | seen
+    beat = instance.heartbeat
+    seen = {"last_seen": to_rfc3339(instance.last_seen_ms), "state": beat.state.value, "drained": drained.has(beat)}
+    return beat.to_wire() | seen
 
 
 def count_states(found: Iterable[RegisteredInstance]) -> dict[tuple[str, WorkerState], int]:

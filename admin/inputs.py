@@ -38,6 +38,22 @@ def json_object(*, optional: bool = False) -> dict[str, Any]:
     return value
 
 
+def forced() -> bool:
+    """Return what an optional body of ``{"force"}`` alone says; without one it is false.
+
+    Raises:
+        BadRequest: it has another field, or ``force`` is neither true nor false.
+    """
+    body = json_object(optional=True)
+    force = body.pop("force", False)
+    faults = [Fault(f"/{name}", "is not a field here; there is: force") for name in body]
+    if not isinstance(force, bool):
+        faults.append(Fault("/force", "must be true or false"))
+    if faults:
+        raise BadRequest.of(faults)
+    return bool(force)
+
+
 def raw_body(*media_types: str, optional: bool = False) -> bytes:
     """Return the request's body, which must be declared as one of ``media_types``."""
     if optional and not request.mimetype and not request.content_length:

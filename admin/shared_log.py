@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from app.models.event import Place
 from app.runs.log import LogPage
 
 
 @dataclass(slots=True)
-class _Place:
-    """A place in a run's log while somebody reads there."""
+class _Reading:
+    """What goes on at a place in a run's log while somebody reads there."""
 
     turn: threading.Lock = field(default_factory=threading.Lock)
     """Held by the one who reads."""
@@ -30,17 +31,17 @@ class SharedLog:
     fails for all who share it. A page is kept only while somebody is about to take it. For threads and greenlets.
     """
 
-    def __init__(self, read: Callable[[str, int, int], LogPage]) -> None:
-        """``read`` takes a run's id, the number of the last event that the reader has, and a limit."""
+    def __init__(self, read: Callable[[str, Place, int], LogPage]) -> None:
+        """``read`` takes a run's id, the place of the reader, and a limit."""
         self._read = read
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, int, int], _Place] = {}
+        self._places: dict[tuple[str, Place, int], _Reading] = {}
 
-    def read(self, run_id: str, after: int, limit: int) -> LogPage:
-        """Return what the log has after event ``after``; raises what the reading raises."""
+    def read(self, run_id: str, after: Place, limit: int) -> LogPage:
+        """Return what the log has after a place; raises what the reading raises."""
         key = run_id, after, limit
         with self._lock:
-            place = self._places.setdefault(key, _Place())
+            place = self._places.setdefault(key, _Reading())
             place.readers += 1
             before = place.begun
         try:
@@ -58,7 +59,7 @@ class SharedLog:
         assert outcome is not None
         return outcome
 
-    def _fill(self, place: _Place, key: tuple[str, int, int]) -> None:
+    def _fill(self, place: _Reading, key: tuple[str, Place, int]) -> None:
         place.outcome = None
         place.begun += 1
         try:

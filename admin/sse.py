@@ -6,7 +6,7 @@ events have ids, joining late or again gives exactly what was missed, and a stre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import NoReturn
 
@@ -17,8 +17,8 @@ from werkzeug.exceptions import NotAcceptable
 from admin.inputs import query, whole
 from admin.process import Process, process
 from app.errors import BadRequest, Fault, ServerUnavailable, Unavailable
-from app.models.event import Event
-from app.models.json_value import MAX_SAFE_INTEGER, dumps
+from app.models.event import RESET, START, Event, Place
+from app.models.json_value import dumps
 from app.models.run import Run
 from app.runs.log import LogPage
 
@@ -41,17 +41,28 @@ _LINE_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 def message(event: Event) -> Message:
     """Return an event in flask-sse's format, its data one line of JSON whatever the event holds."""
     name = "".join(char if char.isprintable() else " " for char in event.type)
-    return Message(dumps(event.to_wire()).translate(_LINE_BREAKS), type=name, id=event.seq)
+    return Message(dumps(event.to_wire()).translate(_LINE_BREAKS), type=name, id=str(event.place))
+
+
+def reset_message(run_id: str, epoch: int) -> Message:
+    """Return what tells a client to forget what it was told, since the story begins anew.
+
+    Its id is where that story begins, so that a client which comes back with it is not told again.
+    """
+    return Message(dumps({"run_id": run_id, "epoch": epoch}), type=RESET, id=str(Place(0, epoch)))
+
+
+_SILENCE = LogPage((), over=False)
 
 
 class Follower:
-    """Follows the log of one run from the event ``after``, for at most ``seconds``.
+    """Follows the log of one run from the place ``after``, for at most ``seconds``.
 
     ``first`` is what the log has after it, if that was read already.
     """
 
     def __init__(
-        self, held: Process, run_id: str, after: int, *, first: LogPage | None = None, seconds: float = float("inf")
+        self, held: Process, run_id: str, after: Place, *, first: LogPage | None = None, seconds: float = float("inf")
     ) -> None:
         self._log = held.log
         self._bell = held.services.bell
@@ -62,11 +73,12 @@ class Follower:
         self._deadline = monotonic() + seconds
         self._finished = False
 
-    def batches(self) -> Iterator[Sequence[Event]]:
+    def pages(self) -> Iterator[LogPage]:
         """Yield what the log has, then what is added, in order and without gaps.
 
-        An empty batch means that nothing came for a while. While Redis is away that is all that comes, and it goes on
-        when Redis is back. Ends with the run, when the time is over, or when the process stops.
+        A page with ``reset`` begins the story anew. One without events means that nothing came for a while: while Redis
+        is away that is all that comes, and it goes on when Redis is back. Ends with the run, when the time is over, or
+        when the process stops.
         """
         if self._first is not None:
             yield from self._taken(self._first)
@@ -76,20 +88,20 @@ class Follower:
                     yield from self._watched(wait)
             except Unavailable:
                 self._stopping.wait(self._patience(AWAY_S))
-                yield ()
+                yield _SILENCE
 
-    def _watched(self, wait: Callable[[float], bool]) -> Iterator[Sequence[Event]]:
+    def _watched(self, wait: Callable[[float], bool]) -> Iterator[LogPage]:
         while self._goes_on():
             page = self._log.read(self._run_id, self._after, BATCH)
             yield from self._taken(page)
             if not (page.over or page.more or wait(self._patience(KEEPALIVE_S))):
-                yield ()
+                yield _SILENCE
 
-    def _taken(self, page: LogPage) -> Iterator[Sequence[Event]]:
+    def _taken(self, page: LogPage) -> Iterator[LogPage]:
         self._finished = page.over
-        if page.events:
-            self._after = page.events[-1].seq
-            yield page.events
+        self._after = page.place(self._after)
+        if page.events or page.reset:
+            yield page
 
     def _goes_on(self) -> bool:
         return not (self._finished or self._stopping.is_set() or monotonic() >= self._deadline)
@@ -102,7 +114,7 @@ def wait_for_end(held: Process, run: Run, seconds: float) -> Run:
     """Return the run when it has ended, or as it is after ``seconds``."""
     if run.ended or seconds == 0:
         return run
-    for _ in Follower(held, run.run_id, run.seq, seconds=seconds).batches():
+    for _ in Follower(held, run.run_id, Place(run.seq, run.epoch), seconds=seconds).pages():
         pass
     return held.services.runs.show(run.run_id)
 
@@ -115,9 +127,9 @@ class RunEvents(ServerSentEventsBlueprint):  # type: ignore[misc] # flask-sse ha
         """Refuse flask-sse's own client: events are published by whoever executes a run, never through HTTP."""
         raise NotImplementedError("the events of a run are read from its log; nothing is published here")
 
-    def messages(self, run_id: str, after: int = 0, first: LogPage | None = None) -> Iterator[Message | None]:
-        """Return the run's events after ``after`` as messages, and ``None`` whenever it is time for a keepalive."""
-        return _messages(Follower(process(), run_id, after, first=first))
+    def messages(self, run_id: str, after: Place = START, first: LogPage | None = None) -> Iterator[Message | None]:
+        """Return the run's events after a place as messages, and ``None`` whenever it is time for a keepalive."""
+        return _messages(run_id, Follower(process(), run_id, after, first=first))
 
     def stream(self, run_id: str) -> Response:
         """Answer with the events of a run: a stream, or JSON for whoever accepts only that."""
@@ -129,23 +141,24 @@ class RunEvents(ServerSentEventsBlueprint):  # type: ignore[misc] # flask-sse ha
         return self._as_json(run_id) if best == JSON else self._as_stream(run_id)
 
     def _as_stream(self, run_id: str) -> Response:
-        after = _last_event_id(query(after=_SEQ).get("after", 0))
+        after = _last_event_id(query(after=Place.parse).get("after", START))
         first = _first_page(run_id, after)
-        if first is not None and first.over and not first.events:
+        if first is not None and first.over and not first.events and not first.reset:
             # Tells a browser's EventSource to stay away; after anything else it would come back for ever.
             return Response(status=204)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return Response(_body(self.messages(run_id, after, first)), mimetype=SSE, headers=headers)
 
     def _as_json(self, run_id: str) -> Response:
-        asked = query(after=_SEQ, limit=whole(1, 1000))
-        after = _last_event_id(asked.get("after", 0))
+        asked = query(after=Place.parse, limit=whole(1, 1000))
+        after = _last_event_id(asked.get("after", START))
         page = process().services.runs.log(run_id, after=after, limit=asked.get("limit", 500))
-        last = page.events[-1].seq if page.events else after
-        return jsonify(events=[event.to_wire() for event in page.events], next=None if page.over else last)
+        reset = {"reset": True} if page.reset else {}
+        last = None if page.over else page.place(after).to_wire()
+        return jsonify(events=[event.to_wire() for event in page.events], next=last, **reset)
 
 
-def _first_page(run_id: str, after: int) -> LogPage | None:
+def _first_page(run_id: str, after: Place) -> LogPage | None:
     """Read what a new stream begins with; nothing if it has to wait until Redis is back.
 
     Raises:
@@ -160,10 +173,12 @@ def _first_page(run_id: str, after: int) -> LogPage | None:
         return None
 
 
-def _messages(follower: Follower) -> Iterator[Message | None]:
-    for events in follower.batches():
-        yield from map(message, events)
-        if not events:
+def _messages(run_id: str, follower: Follower) -> Iterator[Message | None]:
+    for page in follower.pages():
+        if page.reset:
+            yield reset_message(run_id, page.epoch)
+        yield from map(message, page.events)
+        if page is _SILENCE:
             yield None
 
 
@@ -174,19 +189,15 @@ def _body(messages: Iterator[Message | None]) -> Iterator[str]:
         yield ":keepalive\n\n" if each is None else str(each)
 
 
-_SEQ = whole(0, MAX_SAFE_INTEGER)
-
-
-def _last_event_id(after: int) -> int:
-    """Return the last event that the caller has: the header of a reconnecting browser wins over the parameter."""
+def _last_event_id(after: Place) -> Place:
+    """Return how far the caller has come: the header of a reconnecting browser wins over the parameter."""
     header = request.headers.get("Last-Event-ID", "").strip()
     if not header:
         return after
     try:
-        seq: int = _SEQ(header)
+        return Place.parse(header)
     except ValueError as error:
         raise BadRequest.of([Fault("Last-Event-ID", str(error))]) from None
-    return seq
 
 
 blueprint = RunEvents("events", __name__)

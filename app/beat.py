@@ -54,9 +54,10 @@ class LocalScheduler(Scheduler):  # type: ignore[misc]
         for entry in self._entries:
             now = time.monotonic()
             if now >= self._due[entry.name]:
+                # From the start of this call, so that the interval does not grow by the time it takes; before it, so
+                # that whoever asks for another call meanwhile gets one.
+                self._due[entry.name] = now + entry.interval_s
                 self._call(entry)
-                # From the start of this call, so that the interval does not grow by the time it takes.
-                self._due[entry.name] = max(now + entry.interval_s, time.monotonic())
         wait = min(self._due.values(), default=time.monotonic() + 1) - time.monotonic()
         # Short, so that the service can be stopped quickly.
         return max(0.001, min(wait, 0.5))

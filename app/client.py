@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from app.errors import RolecallError, Unavailable
-from app.models.event import TERMINAL
+from app.models.event import RESET, TERMINAL
 
 KEEPALIVE_S = 15.0
 """How often an idle stream sends a comment; three missed ones mean that it is dead."""
@@ -37,10 +37,18 @@ class TryLater(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One event of a stream as it came: the stream's ``id`` of it, and the event's wire form."""
+    """One event of a stream as it came: the stream's ``id`` of it, the event's wire form, the stream's name for it."""
 
     id: str
     event: dict[str, Any]
+    name: str = "message"
+
+    @property
+    def reset(self) -> bool:
+        """Whether this is no event of the run but says that Redis lost it: what came before is to be forgotten, and
+        the story begins anew.
+        """
+        return self.name == RESET
 
 
 class Client:
@@ -85,7 +93,8 @@ class Client:
     ) -> Iterator[Received]:
         """Yield the events of a run from the first, or the one after ``after``, to its end.
 
-        A broken connection is made anew from the last event seen; ``lost`` is told why.
+        A broken connection is made anew from the last event seen; ``lost`` is told why. If Redis loses the run, a
+        :attr:`Received.reset` comes, and then its new story from the first event.
 
         Raises:
             TryLater: nothing came back for ``patience_s``.
@@ -160,18 +169,21 @@ class Client:
 
 def read_stream(chunks: Iterable[bytes]) -> Iterator[Received]:
     """Read server-sent events whose data is JSON; comments and events without data are left out."""
-    ident, data = "", list[str]()
+    ident, name, data = "", "", list[str]()
     for line in _lines(chunks):
         if line:
             field, _, value = line.partition(":")
             value = value.removeprefix(" ")
             if field == "id":
                 ident = value
+            elif field == "event":
+                name = value
             elif field == "data":
                 data.append(value)
-        elif data:
-            yield Received(ident, json.loads("\n".join(data)))
-            data.clear()
+        else:
+            if data:
+                yield Received(ident, json.loads("\n".join(data)), name or "message")
+            name, data = "", []
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:

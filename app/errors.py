@@ -118,7 +118,8 @@ class NotFound(RolecallError):
 
 class Conflict(RolecallError):
     """The request is sound, the state of things is against it. Codes: ``rev_conflict``, ``deployment_disabled``,
-    ``flow_not_published``, ``no_positive_weight``, ``run_ended``, ``run_not_ended``, ``pool_cannot_force``."""
+    ``flow_not_published``, ``no_positive_weight``, ``run_ended``, ``run_not_ended``, ``pool_cannot_force``,
+    ``not_a_worker``."""
 
     code = "conflict"
 
@@ -136,6 +137,24 @@ class RevConflict(Conflict):
 
     def extra(self) -> dict[str, Any]:
         return {"rev": self.current}
+
+
+class LastOfRole(Conflict):
+    """To drain it would leave ``variants`` (deployment, label) without a worker that can run them."""
+
+    code = "last_of_role"
+
+    def __init__(self, what: str, variants: Sequence[tuple[str, str]]) -> None:
+        shown = [f"{label!r} of {deployment!r}" for deployment, label in variants[:10]]
+        if len(variants) > len(shown):
+            shown.append(f"{len(variants) - len(shown)} more")
+        super().__init__(
+            f"without {what} nobody could run the variants {', '.join(shown)}; drain it by force if that is meant"
+        )
+        self.variants = tuple(variants)
+
+    def extra(self) -> dict[str, Any]:
+        return {"variants": [{"deployment": deployment, "label": label} for deployment, label in self.variants]}
 
 
 class IdempotencyMismatch(RolecallError):

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from app.clock import to_rfc3339
 from app.models.deployment import Deployment
 from app.models.event import Event, NewEvent
 from app.models.flow import Flow, FlowVersion
@@ -221,8 +222,20 @@ class Store(Protocol):
 
 # --- the live state ----------------------------------------------------------------------------------------------
 
+Leaving = Literal["stopping", "draining"]
+"""Why a process takes and keeps no run: it is about to end, or was told to drain."""
+
 ClaimRefusal = Literal[
-    "missing", "ended", "taken", "other_role", "too_early", "excluded", "expired", "newer_schema", "stopping"
+    "missing",
+    "ended",
+    "taken",
+    "other_role",
+    "too_early",
+    "excluded",
+    "expired",
+    "newer_schema",
+    "stopping",
+    "draining",
 ]
 
 
@@ -231,7 +244,7 @@ class Claim:
     """The answer to a claim: the run, or why not.
 
     ``taken``: somebody else holds it. ``excluded``: this instance handed it back before. ``expired``: its ``expiresAt``
-    has come and it never started. ``stopping``: this process stops and did not ask.
+    has come and it never started. ``stopping``, ``draining``: this process takes no run and did not ask.
     """
 
     run: Run | None
@@ -439,6 +452,27 @@ class BeatReply:
     server_ms: int
     gap: bool = False
     """This beat was the first after a time in which nobody was heard."""
+    drain: bool = False
+    """Whether the instance is to take no new runs: its node or its role is drained. Only told if accepted."""
+
+
+DrainKind = Literal["node", "role"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A stored wish that a node, or everybody of a role, takes no new runs, restarts included.
+
+    ``by`` says who wished it, ``at_ms`` the server's time since which it holds.
+    """
+
+    kind: DrainKind
+    name: str
+    by: str
+    at_ms: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {self.kind: self.name, "by": self.by, "at": to_rfc3339(self.at_ms)}
 
 
 class Register(Protocol):
@@ -460,6 +494,18 @@ class Register(Protocol):
 
     def instances(self) -> list[RegisteredInstance]:
         """Return every living instance, ordered by role and node."""
+
+    def drain(self, kind: DrainKind, name: str, *, by: str) -> Drain:
+        """Store that a node or a role drains; its processes hear of it in the answer to their next heartbeat.
+
+        One that drains already is left as it is. Nobody needs to answer for it.
+        """
+
+    def undrain(self, kind: DrainKind, name: str) -> bool:
+        """Forget a drain; return whether there was one."""
+
+    def drains(self) -> list[Drain]:
+        """Return every stored drain, nodes first, by name."""
 
     def close(self) -> None: ...
 

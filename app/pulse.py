@@ -45,6 +45,8 @@ class Pulse:
     """Composes and sends the heartbeats of one process. One thread at a time calls :meth:`beat`.
 
     ``activity`` tells what the process is doing, ``leases`` the ``(run_id, token)`` of the runs that it executes.
+    ``told`` is called with what each answer says of draining; it returns whether that changes what is to be announced,
+    which is then done at once.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Pulse:
         activity: Callable[[], Activity],
         nodes: frozenset[str],
         leases: Callable[[], list[tuple[str, str]]],
+        told: Callable[[bool], bool],
         lease_ttl_ms: int,
         monotonic: Monotonic,
     ) -> None:
@@ -67,6 +70,7 @@ class Pulse:
         self._activity = activity
         self._nodes = tuple(sorted(nodes))
         self._leases = leases
+        self._told = told
         self._lease_ttl_ms = lease_ttl_ms
         self._monotonic = monotonic
         # The server's clock minus ours, from its last answer: tells a beat that was stuck on the way from a fresh one.
@@ -104,7 +108,9 @@ class Pulse:
             return
         try:
             self._renew()
-            self._announce(self.compose())
+            drain = self._announce(self.compose())
+            if drain is not None and self._told(drain):
+                self._announce(self.compose())
         except ServerUnavailable as error:
             if not self._silent:
                 logger.warning("no heartbeat could be sent: %s", error)
@@ -128,7 +134,8 @@ class Pulse:
             # Whoever lost a lease hears of it from its own line to the live state (app.runs.attempt).
             self._live.renew(held, ttl_ms=self._lease_ttl_ms)
 
-    def _announce(self, heartbeat: Heartbeat) -> None:
+    def _announce(self, heartbeat: Heartbeat) -> bool | None:
+        """Send a heartbeat; return whether this process is to drain, or ``None`` if nobody said."""
         for _ in range(2):
             sent_ms = self._monotonic() * 1000
             offset = self._server_offset_ms
@@ -139,5 +146,6 @@ class Pulse:
                     "nobody's heartbeat was heard for a while: the register was frozen, restarted or emptied"
                 )
             if reply.accepted:
-                return
+                return reply.drain
             # The server's clock was set, or this beat was stuck on the way: now we know its time and say it afresh.
+        return None

@@ -6,7 +6,7 @@ say the same in Lua, and a test drives both with the same commands and compares 
 
 What holds for every run:
 
-* its events count from 1 without gaps, and exactly one of them, the last, is terminal;
+* its events count from 1 without gaps, in each epoch anew, and exactly one of them, the last, is terminal;
 * an ended status never changes;
 * only the holder of the lease *token* may write; ``attempt`` is for people and for breaking a lease;
 * a command whose reply was lost may be sent again: a claim, a finish, a hand-back, a retry with the same token and a
@@ -441,7 +441,7 @@ def _answer_again(state: LiveState | None, by: ReleasedBy, token: str) -> Ack:
 def _log(run: Run, now_ms: int, news: Iterable[NewEvent]) -> tuple[Run, tuple[Event, ...]]:
     """Number events; return the run with its new ``seq``."""
     events = tuple(
-        Event(run.run_id, seq, run.attempt, new.type, now_ms, new.node, new.data)
+        Event(run.run_id, seq, run.attempt, new.type, now_ms, new.node, new.data, run.epoch)
         for seq, new in enumerate(news, run.seq + 1)
     )
     return run.with_(seq=run.seq + len(events)), events

@@ -28,7 +28,7 @@ from app.models.names import DISPATCHER
 from app.models.run import WorkerRef
 from app.nodes.registry import HandlerRegistry, load_handlers
 from app.nodes.secrets import secrets_from
-from app.ports import Bell, Dispatcher, Live, Register, Store, Streams
+from app.ports import Bell, Dispatcher, Leaving, Live, Register, Store, Streams
 from app.pulse import Activity, Identity, Pulse
 from app.register.cache import SnapshotCache
 from app.register.memory import MemoryRegister
@@ -38,7 +38,7 @@ from app.runs.choices import Choices
 from app.runs.execution import Limits
 from app.runs.flusher import Flusher
 from app.runs.gate import Gate
-from app.runs.rescue import RescueRules
+from app.runs.rescue import NextRole, RescueRules
 from app.runs.waiting import Waiting
 from app.store.memory import MemoryStore
 from app.store.mongo import MongoStore
@@ -176,8 +176,12 @@ def pulse(
     activity: Callable[[], Activity] = Activity,
     checks: Sequence[HealthCheck] = (),
     leases: Callable[[], list[tuple[str, str]]] = list,
+    told: Callable[[bool], bool] = lambda _: False,
 ) -> Pulse:
-    """Return the pulse of a process: its own checks, those of the shared servers, those of ``HEALTH_MODULES``."""
+    """Return the pulse of a process: its own checks, those of the shared servers, those of ``HEALTH_MODULES``.
+
+    ``told``: see :class:`app.pulse.Pulse`; a process that takes no messages does nothing about it.
+    """
     settings = services.settings
     own = load_checks(settings.health_module_list)
     return Pulse(
@@ -193,6 +197,7 @@ def pulse(
         activity=activity,
         nodes=services.handlers.refs if who.role != DISPATCHER else frozenset(),
         leases=leases,
+        told=told,
         lease_ttl_ms=int(settings.lease_ttl_s * 1000),
         monotonic=time.monotonic,
     )
@@ -242,10 +247,23 @@ def housekeeper(celery: RolecallCelery, services: Services) -> Beat:
 
 
 def executor(
-    services: Services, worker: WorkerRef, *, stopping: Callable[[], bool], die: Callable[[], None] | None = None
+    services: Services,
+    worker: WorkerRef,
+    *,
+    leaving: Callable[[], Leaving | None],
+    die: Callable[[], None] | None = None,
 ) -> Executor:
-    """Return what executes runs in this process. ``die`` ends it, where nothing but one run would end with it."""
+    """Return what executes runs in this process.
+
+    ``leaving`` says why it is to take and keep none. ``die`` ends it, where nothing but one run would end with it.
+    """
     settings = services.settings
+    elsewhere = NextRole(
+        live=services.live,
+        register=services.register,
+        catalog=services.catalog,
+        default_role=settings.default_role or None,
+    )
     return Executor(
         store=services.store,
         live=services.live,
@@ -262,8 +280,9 @@ def executor(
         ),
         monotonic=time.monotonic,
         random=random.random,
-        stopping=stopping,
+        leaving=leaving,
         secrets=secrets_from(os.environ),
         streams=services.streams,
+        elsewhere=elsewhere.now,
         die=die,
     )

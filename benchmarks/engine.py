@@ -22,7 +22,7 @@ def measure(world: World, *, pairs: int, quick: bool) -> list[Row]:
     times = 10 if quick else 50
     services = world.services
     worker = WorkerRef("bench", "bench@localhost", ROLE)
-    executor = wiring.executor(services, worker, stopping=lambda: False)
+    executor = wiring.executor(services, worker, leaving=lambda: None)
 
     def imported(name: str, nodes: int) -> Run:
         raw = document(name, *[node("bench/pass")] * nodes)

@@ -9,7 +9,7 @@ from app.config import load_settings
 from app.dispatch.memory import MemoryDispatcher
 from app.models.heartbeat import Heartbeat
 from app.models.run import Run, WorkerRef
-from app.ports import Nudge
+from app.ports import Leaving, Nudge
 from app.runs import Executor
 from app.runs.execution import Limits
 from app.runs.flusher import Flusher
@@ -65,7 +65,7 @@ class MemoryWorld:
         """The worker of a role that :meth:`beat` announces."""
         return WorkerRef(f"{role}-1", f"{role}@host", role)
 
-    def executor(self, role: str = "worker", *, stopping: bool = False, **changes: Any) -> Executor:
+    def executor(self, role: str = "worker", *, leaving: Leaving | None = None, **changes: Any) -> Executor:
         """A worker's executor."""
         parts: dict[str, Any] = {
             "store": self.store,
@@ -78,7 +78,7 @@ class MemoryWorld:
             "limits": Limits(lease_ttl_s=30, run_timeout_s=3600, max_events=1000, output_max_bytes=1_000_000),
             "monotonic": lambda: self.now_s,
             "random": lambda: 0.5,
-            "stopping": lambda: stopping,
+            "leaving": lambda: leaving,
         }
         return Executor(**(parts | changes))
 

@@ -48,7 +48,7 @@ class Observer:
             active=len(state.active_requests),
             reserved=len(state.reserved_requests),
             last_consumed_ms=self._received_ms,
-            draining=self._process.stopping.is_set(),
+            draining=self._process.leaving() is not None,
         )
 
     def leases(self) -> list[tuple[str, str]]:
@@ -76,10 +76,12 @@ class Observer:
         tasks = getattr(consumer, "task_consumer", None)
         if tasks is None:
             raise RuntimeError("not connected to the broker")
-        if not tasks.consuming_from(role):
-            raise RuntimeError(f"does not consume the queue {role!r}")
         if not consumer.connection.connected:
             raise RuntimeError("the connection to the broker is closed")
+        if self._process.draining.is_set():
+            return "draining"
+        if not tasks.consuming_from(role):
+            raise RuntimeError(f"does not consume the queue {role!r}")
         return f"consumes {role!r}"
 
     def _pool(self) -> str:

@@ -16,6 +16,7 @@ from app.health import HealthCheck
 from app.models.heartbeat import Heartbeat
 from app.models.run import WorkerRef
 from app.nodes.registry import load_handlers
+from app.ports import Leaving
 from app.pulse import Activity, Pulse
 from app.runs import Executor
 from app.runs.rescue import lose
@@ -25,13 +26,16 @@ T = TypeVar("T")
 
 
 class SharedFlag:
-    """A flag that a process raises for itself and for the children that it forked before or after."""
+    """A flag that a process raises and lowers for itself and for the children that it forked before or after."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1)
 
     def set(self) -> None:
         self._memory[0] = 1
+
+    def clear(self) -> None:
+        self._memory[0] = 0
 
     def is_set(self) -> bool:
         return self._memory[0] == 1
@@ -60,13 +64,13 @@ class WorkerProcess:
     def __init__(self, celery: RolecallCelery, settings: Settings, *, node: str) -> None:
         self.settings = settings
         self.identity = who = wiring.identity(role=settings.service_role, node=node)
-        self.stopping = SharedFlag()
+        self.stopping, self.draining = SharedFlag(), SharedFlag()
         # Loaded before the fork: children share the pages, and a faulty module stops the worker at once.
         handlers = load_handlers(settings.node_module_list)
         self._services = PerProcess(lambda: wiring.build(settings, celery=celery, handlers=handlers))
         worker = WorkerRef(who.instance_id, who.node, who.role)
         self._executor = PerProcess(
-            lambda: wiring.executor(self.services, worker, stopping=self.stopping.is_set, die=self._die())
+            lambda: wiring.executor(self.services, worker, leaving=self.leaving, die=self._die())
         )
         self._pulse: Pulse | None = None
 
@@ -79,6 +83,12 @@ class WorkerProcess:
     def executor(self) -> Executor:
         """The executor of the process that asks."""
         return self._executor.get()
+
+    def leaving(self) -> Leaving | None:
+        """Return why this worker takes and keeps no runs, if it does not."""
+        if self.stopping.is_set():
+            return "stopping"
+        return "draining" if self.draining.is_set() else None
 
     def _die(self) -> Callable[[], None] | None:
         """Return what ends the process that asks, if it is a child of the pool and has one run at a time."""
@@ -102,9 +112,12 @@ class WorkerProcess:
         activity: Callable[[], Activity],
         checks: list[HealthCheck],
         leases: Callable[[], list[tuple[str, str]]],
+        told: Callable[[bool], bool],
     ) -> Pulse:
         """Make the pulse of the main process."""
-        self._pulse = wiring.pulse(self.services, self.identity, activity=activity, checks=checks, leases=leases)
+        self._pulse = wiring.pulse(
+            self.services, self.identity, activity=activity, checks=checks, leases=leases, told=told
+        )
         return self._pulse
 
     def heartbeat(self) -> Heartbeat:

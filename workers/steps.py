@@ -11,6 +11,7 @@ from app import wiring
 from app.beat import Beat
 from app.models.names import DISPATCHER
 from app.pulse import Pulse
+from workers.intake import Intake
 from workers.observer import Observer
 
 logger = logging.getLogger(__name__)
@@ -25,12 +26,14 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(parent, **options)
         self._beats: list[Beat] = []
         self._pulse: Pulse | None = None
+        self._intake: Intake
 
     def start(self, parent: Any) -> None:
         process = parent.app.process
         observer = Observer(parent, process)
         parent.observer = observer
-        self._pulse = process.make_pulse(observer.activity, observer.checks(), observer.leases)
+        self._intake = Intake(process.settings.service_role, process.draining)
+        self._pulse = process.make_pulse(observer.activity, observer.checks(), observer.leases, self._intake.told)
         self._beats = [wiring.heart(parent.app, process.settings, self._pulse)]
         if process.settings.service_role == DISPATCHER:
             self._beats.append(wiring.housekeeper(parent.app, process.services))
@@ -39,6 +42,9 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         signals.worker_ready.connect(self._ready, weak=False)
         signals.worker_shutdown.connect(self._shutdown, weak=False)
         _log_queue(parent)
+        # The answer says whether this worker is drained, and the consumer is not there yet.
+        self._pulse.beat()
+        self._intake.begin(parent.app.amqp.queues)
         for beat in self._beats:
             beat.start()
 
@@ -57,10 +63,19 @@ class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
         sender.controller.observer.received()
 
     def _ready(self, sender: Any = None, **_: Any) -> None:
-        # The loop says once a second that it comes round; a frozen loop stops saying so.
-        sender.timer.call_repeatedly(1, sender.controller.observer.looped)
+        sender.timer.call_repeatedly(1, self._looped, (sender,))
+        self._intake.ready(lambda: sender.call_soon(self._apply, sender))
         # The first beat came before the consumer did and had to call this worker unhealthy.
         self._beats[0].call_soon()
+
+    def _looped(self, consumer: Any) -> None:
+        # The loop says once a second that it comes round; a frozen loop stops saying so.
+        consumer.controller.observer.looped()
+        self._apply(consumer)
+
+    def _apply(self, consumer: Any) -> None:
+        if self._intake.apply(consumer):
+            self._beats[0].call_soon()
 
     def _shutdown(self, sender: Any = None, **_: Any) -> None:
         self._goodbye(sender)

@@ -6,11 +6,11 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify, url_for
 
-from admin.inputs import json_object, one_of, query, seconds, some_text, whole
+from admin.inputs import forced, json_object, one_of, query, seconds, some_text, whole
 from admin.process import process, services
 from admin.sse import blueprint as run_events
 from admin.sse import wait_for_end
-from app.errors import BadRequest, Fault
+from app.errors import BadRequest
 from app.models.run import Run, RunStatus
 from app.ports import RunFilter
 from app.runs.replay import replay
@@ -51,14 +51,7 @@ def show(run_id: str) -> Response:
 def cancel(run_id: str) -> Response:
     """End a queued run, or ask a running one to stop; ``{"force": true}`` ends its process if need be."""
     query()
-    body = json_object(optional=True)
-    force = body.pop("force", False)
-    faults = [Fault(f"/{name}", "is not a field here; there is: force") for name in body]
-    if not isinstance(force, bool):
-        faults.append(Fault("/force", "must be true or false"))
-    if faults:
-        raise BadRequest.of(faults)
-    return jsonify(services().runs.cancel(run_id, force=force).to_wire())
+    return jsonify(services().runs.cancel(run_id, force=forced()).to_wire())
 
 
 @blueprint.post("/runs/<run_id>/retry")

@@ -64,12 +64,14 @@ def workers() -> str:
     first = _ask(
         held,
         instances=lambda: fleet.instances(held),
+        drains=held.register.drains,
         deployments=lambda: held.catalog.deployments(limit=PAGE),
     )
     by_role: dict[str, list[Any]] = {}
     for instance in first.get("instances", ()):
         by_role.setdefault(instance.heartbeat.role, []).append(instance)
-    return _page("workers.html", held, first, instances=by_role)
+    drained = fleet.Drained.of(first.get("drains", ())).nodes
+    return _page("workers.html", held, first, instances=by_role, drained_nodes=drained)
 
 
 @blueprint.get("/flows/deployments")

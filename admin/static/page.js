@@ -70,7 +70,7 @@ document.addEventListener("click", async (event) => {
   button.disabled = true;
   const said = button.closest(".actions").querySelector("[data-said]");
   try {
-    const run = await call("POST", button.dataset.post, {});
+    const run = await call("POST", button.dataset.post, button.dataset.force ? { force: true } : {});
     if (button.dataset.then === "run") location.assign(`/runs/${encodeURIComponent(run.runId)}`);
     else {
       button.blur();
@@ -79,6 +79,12 @@ document.addEventListener("click", async (event) => {
   } catch (problem) {
     said.textContent = problem.message;
     button.disabled = false;
+    if (problem.code === "last_of_role") {
+      // What would be lost has been shown; the same button now does it.
+      button.dataset.force = "true";
+      button.textContent = "Drain all the same";
+      button.classList.add("danger");
+    }
   }
 });
 

@@ -7,7 +7,7 @@ import { refresh } from "./page.js";
 
 const TYPES = [
   "run.queued", "run.started", "run.retrying", "run.rerouted", "run.completed", "run.failed", "run.cancelled",
-  "node.started", "node.progress", "node.token", "node.completed", "node.failed", "node.skipped", "log", "reset",
+  "node.started", "node.progress", "node.token", "node.completed", "node.failed", "node.skipped", "log",
 ]; // prettier-ignore
 const LAST = new Set(["run.completed", "run.failed", "run.cancelled"]);
 const STREAMS = 3;
@@ -54,7 +54,8 @@ class Timeline {
     this.list = list;
     this.state = list.parentElement.querySelector("[data-timeline-state]");
     this.row = document.getElementById("event-row").content.firstElementChild;
-    this.after = 0;
+    this.after = 0; // the last event shown, and its epoch
+    this.epoch = 0;
     this.first = null; // the time of the first event
     this.last = null; // the row that was made last
     this.rows = new DocumentFragment(); // rows to be shown at the next turn, all at once
@@ -87,8 +88,13 @@ class Timeline {
     this.stop = () => clearTimeout(timer);
   }
 
+  /** The address of what comes after the last event shown. */
+  get next() {
+    return `${this.list.dataset.timeline}?after=${this.epoch}:${this.after}`;
+  }
+
   stream(giveBack) {
-    const source = new EventSource(`${this.list.dataset.timeline}?after=${this.after}`);
+    const source = new EventSource(this.next);
     this.stop = () => {
       source.close();
       giveBack();
@@ -100,6 +106,7 @@ class Timeline {
       this.stop();
       this.goLater(AGAIN_MS);
     };
+    source.addEventListener("reset", (message) => this.reset(JSON.parse(message.data).epoch));
     for (const type of TYPES) source.addEventListener(type, (message) => this.take(JSON.parse(message.data)));
     source.onmessage = (message) => this.take(JSON.parse(message.data));
   }
@@ -107,10 +114,12 @@ class Timeline {
   async ask() {
     try {
       const headers = { Accept: "application/json" };
-      const response = await fetch(`${this.list.dataset.timeline}?after=${this.after}&limit=1000`, { headers });
+      const response = await fetch(`${this.next}&limit=1000`, { headers });
       if (!response.ok) throw new Error(`HTTP ${response.status}`);
       this.say("Live, once a second");
-      for (const event of (await response.json()).events) this.take(event);
+      const { events, reset } = await response.json();
+      if (reset) this.reset(events[0]?.epoch);
+      for (const event of events) this.take(event);
       if (!this.ended) this.goLater(ASK_MS);
     } catch {
       this.say("The connection was lost; trying again…");
@@ -118,9 +127,20 @@ class Timeline {
     }
   }
 
+  /** Forget what was shown: Redis lost the run, and its story begins anew. */
+  reset(epoch = 0) {
+    this.epoch = epoch;
+    this.after = 0;
+    this.first = this.last = null;
+    this.rows.replaceChildren();
+    this.list.replaceChildren();
+    this.say("Redis lost this run; it was made anew and its story begins again");
+  }
+
   take(event) {
     if (event.seq <= this.after) return;
     this.after = event.seq;
+    this.epoch = event.epoch || 0;
     const at = Date.parse(event.at);
     this.first ??= at;
     this.show(event, at);

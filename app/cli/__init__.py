@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from app.cli import api, flows, runs, show, stack
+from app.cli import api, fleet, flows, runs, show, stack
 from app.client import Refused, TryLater
 from app.errors import RolecallError, Unavailable
 
@@ -40,5 +40,5 @@ def main() -> None:
     """Runs FlowDSL flows on the workers that are able to run them."""
 
 
-for command in (*stack.COMMANDS, *api.COMMANDS, *runs.COMMANDS, *flows.COMMANDS):
+for command in (*stack.COMMANDS, *api.COMMANDS, *runs.COMMANDS, *flows.COMMANDS, *fleet.COMMANDS):
     main.add_command(command)

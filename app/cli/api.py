@@ -182,12 +182,13 @@ def roles(client: Client, json_: bool) -> None:
         show.as_json(answer)
         return
     show.table(
-        ["ROLE", "HEALTHY", "ELIGIBLE", "WORKERS", "FREE", "QUEUED", "OLDEST"],
+        ["ROLE", "HEALTHY", "ELIGIBLE", "DRAINED", "WORKERS", "FREE", "QUEUED", "OLDEST"],
         [
             [
                 name,
                 "yes" if role["healthy"] else "no",
                 "yes" if role["eligible"] else "no",
+                "yes" if role.get("drained") else "no",
                 role["workers"],
                 role["free"],
                 role["queued"],
@@ -229,7 +230,10 @@ def runs(client: Client, deployment: str | None, role: str | None, status: str |
 
 def _follow(client: Client, run_id: str, after: str, json_: bool) -> None:
     for received in client.follow(run_id, after=after, lost=lambda why: click.echo(f"({why})", err=True)):
-        show.as_json_line(received.event) if json_ else show.event(received.event)
+        if received.reset:
+            show.reset(received.event, json_)
+        else:
+            show.as_json_line(received.event) if json_ else show.event(received.event)
     ended = client.get(f"/api/v1/runs/{run_id}")
     _exit_by(ended)
 

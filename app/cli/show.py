@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from app.models.event import RESET
+
 _WIDTH = 160
 
 
@@ -36,6 +38,14 @@ def event(wire: dict[str, Any]) -> None:
     clock = str(wire.get("at", ""))[11:23]
     line = f"{wire.get('seq', ''):>4}  {clock:<12}  {wire.get('type', ''):<14}  {wire.get('node') or '':<16}  {shown}"
     click.echo(line.rstrip())
+
+
+def reset(wire: dict[str, Any], json_: bool) -> None:
+    """Print, between two events, that those above are no longer the run's."""
+    if json_:
+        as_json_line({"type": RESET} | wire)
+    else:
+        click.echo("-- Redis lost the run's live state; its story begins anew --")
 
 
 def run(wire: dict[str, Any]) -> None:

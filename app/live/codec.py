@@ -6,8 +6,8 @@ JSON text under ``base``, so that a claim answers with the whole run in one repl
 and nothing is the empty string. Payloads are made and read here and are opaque text to every script: Redis' own JSON
 library turns ``[]`` into ``{}`` and rounds large numbers.
 
-An event is an entry ``<seq>-0`` of the run's stream with the fields ``attempt``, ``at`` (ms) and ``event``, a JSON
-object with ``type``, ``node`` and ``data``.
+An event is an entry ``<seq>-<epoch>`` of the run's stream with the fields ``attempt``, ``at`` (ms) and ``event``, a
+JSON object with ``type``, ``node`` and ``data``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.models.run import Run
 
 STATE = (
     "status", "schema", "targetRole", "attempt", "seq", "rev", "cancel", "losses", "token", "batch", "expiresMs",
+    "epoch",
 )  # fmt: skip
 """The small fields that most scripts read. ``token`` and ``batch`` belong to the lease and not to the run."""
 
@@ -35,7 +36,7 @@ _SEPARATOR = "\x1f"
 
 _INTEGERS = (
     "schema", "attempt", "seq", "rev", "losses", "notBeforeMs", "retries", "createdMs", "startedMs", "endedMs",
-    "expiresMs",
+    "expiresMs", "epoch",
 )  # fmt: skip
 _JSON = ("worker", "error", "output")
 _TEXTS = ("status", "targetRole", "waitingFor")
@@ -91,13 +92,14 @@ def read_events(run_id: str, text: str) -> list[Event]:
     """Read the events that a script returned."""
     words = iter(text.split(_SEPARATOR) if text else ())
     return [
-        _event(run_id, int(entry_id.partition("-")[0]), int(attempt), int(at_ms), loads(body))
+        _event(run_id, entry_id, int(attempt), int(at_ms), loads(body))
         for entry_id, attempt, at_ms, body in zip(words, words, words, words, strict=True)
     ]
 
 
-def _event(run_id: str, seq: int, attempt: int, at_ms: int, body: dict[str, Any]) -> Event:
-    return Event(run_id, seq, attempt, body["type"], at_ms, body.get("node"), body.get("data"))
+def _event(run_id: str, entry_id: str, attempt: int, at_ms: int, body: dict[str, Any]) -> Event:
+    seq, epoch = map(int, entry_id.split("-"))
+    return Event(run_id, seq, attempt, body["type"], at_ms, body.get("node"), body.get("data"), epoch)
 
 
 def _or_empty(value: Any, write: Callable[[Any], str]) -> str:

@@ -4,7 +4,7 @@ Keys, all under the prefix:
 
 =====================  ==========================================================================================
 ``run:<id>``           hash: the run (see :mod:`app.live.codec`) and its lease token, batch number, last answer
-``run:<id>:events``    stream: its events, the id's first part being ``seq``
+``run:<id>:events``    stream: its events, with ids ``<seq>-<epoch>``
 ``queued:<role>``      sorted set of queued runs by the time since which they wait (after a pause, its end). The
                        priority is not in the score: the broker's lists order by it, and so the true waiting time
                        stays readable and the longest waiting run is found whatever its priority
@@ -95,7 +95,8 @@ class RedisLive:
         event = event_text(queued_event(fresh, reason))
         fields = run_fields(fresh) | {"seq": "1"}
         created = str(fresh.created_ms) if fresh.epoch else ""
-        options = fresh.target_role, fresh.attempt, fresh.not_before_ms, created, str(expires(fresh) or ""), event
+        place = fresh.target_role, fresh.attempt, fresh.epoch
+        options = *place, fresh.not_before_ms, created, str(expires(fresh) or ""), event
         words = [word for pair in fields.items() for word in pair]
         for _ in range(2):
             # Whoever asked is told "no" when the time is over, so a call that arrives later must do nothing.

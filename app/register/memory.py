@@ -8,7 +8,7 @@ from threading import Lock
 from app.clock import Clock
 from app.models.heartbeat import Heartbeat, RegisteredInstance
 from app.models.role import RegisterSnapshot
-from app.ports import BeatReply
+from app.ports import BeatReply, Drain, DrainKind
 from app.register.times import Times
 from app.roles import fold
 
@@ -30,6 +30,7 @@ class MemoryRegister:
         self._lock = Lock()
         self._pulse = _Pulse()
         self._instances: dict[str, RegisteredInstance] = {}
+        self._drains: dict[tuple[DrainKind, str], Drain] = {}
 
     def ping(self) -> None:
         """Nothing can be wrong with it."""
@@ -45,7 +46,8 @@ class MemoryRegister:
             self._pulse.at_ms = now
             self._instances[heartbeat.instance_id] = RegisteredInstance(heartbeat, now)
             self._prune(now)
-            return BeatReply(accepted=True, server_ms=now, gap=gap)
+            drain = ("node", heartbeat.node) in self._drains or ("role", heartbeat.role) in self._drains
+            return BeatReply(accepted=True, server_ms=now, gap=gap, drain=drain)
 
     def leave(self, instance_id: str) -> None:
         with self._lock:
@@ -67,6 +69,18 @@ class MemoryRegister:
         with self._lock:
             self._prune(self._clock())
             return sorted(self._instances.values(), key=by_role_and_node)
+
+    def drain(self, kind: DrainKind, name: str, *, by: str) -> Drain:
+        with self._lock:
+            return self._drains.setdefault((kind, name), Drain(kind, name, by, self._clock()))
+
+    def undrain(self, kind: DrainKind, name: str) -> bool:
+        with self._lock:
+            return self._drains.pop((kind, name), None) is not None
+
+    def drains(self) -> list[Drain]:
+        with self._lock:
+            return [self._drains[key] for key in sorted(self._drains)]
 
     def close(self) -> None:
         """Nothing to give back."""

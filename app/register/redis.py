@@ -13,6 +13,7 @@ Keys, all under the prefix:
 ``register:slots``      hash: class -> sum of their concurrency
 ``register:nodes``      hash: nodes-hash -> list of handler refs, stored once however many instances have them
 ``register:holders``    hash: nodes-hash -> number of instances
+``register:drains``     hash: ``node:<name>`` or ``role:<name>`` -> ``{"at", "by"}``: who is to take no new runs
 ======================  =========================================================================================
 
 ``worker.heartbeat`` is the channel on which heartbeats are published. All times are the server's. All scripts run
@@ -28,11 +29,13 @@ from typing import Any
 from app.models.heartbeat import Heartbeat, RegisteredInstance
 from app.models.json_value import dumps, loads
 from app.models.role import Capability, RegisterSnapshot, RoleSummary
-from app.ports import BeatReply
+from app.ports import BeatReply, Drain, DrainKind
 from app.redis_client import RedisServer
 from app.register.lua import source
 from app.register.memory import by_role_and_node
 from app.register.times import Times
+
+_SCRIPTS = ("beat", "leave", "snapshot", "instances", "drain")
 
 
 class RedisRegister:
@@ -43,8 +46,9 @@ class RedisRegister:
     ) -> None:
         self._server = RedisServer(url, socket_timeout_s=socket_timeout_s)
         self._prefix = key_prefix
+        self._drains = f"{key_prefix}register:drains"
         self._times = Times(interval_ms, ttl_ms, lease_ttl_ms)
-        self._scripts = {name: self._server.script(source(name)) for name in ("beat", "leave", "snapshot", "instances")}
+        self._scripts = {name: self._server.script(source(name)) for name in _SCRIPTS}
         # The server's memory as this process has seen it: another epoch, or none, means that it was emptied.
         self._epoch = ""
 
@@ -55,7 +59,7 @@ class RedisRegister:
         nodes = dumps(sorted(set(heartbeat.nodes)))
         nodes_hash = blake2b(nodes.encode(), digest_size=12).hexdigest()
         kind = [heartbeat.role, heartbeat.healthy, heartbeat.executes, heartbeat.draining, nodes_hash]
-        accepted, now, gap, epoch = self._run(
+        accepted, now, gap, epoch, drain = self._run(
             "beat",
             heartbeat.instance_id,
             dumps(heartbeat.to_wire()),
@@ -64,9 +68,11 @@ class RedisRegister:
             nodes,
             "" if expected_ms is None else expected_ms,
             self._times.interval_ms,
+            heartbeat.node,
+            heartbeat.role,
         )
         self._epoch = epoch or self._epoch
-        return BeatReply(accepted=bool(accepted), server_ms=now, gap=bool(gap))
+        return BeatReply(accepted=bool(accepted), server_ms=now, gap=bool(gap), drain=bool(drain))
 
     def leave(self, instance_id: str) -> None:
         self._run("leave", instance_id)
@@ -93,6 +99,18 @@ class RedisRegister:
         )
         return sorted(found, key=by_role_and_node)
 
+    def drain(self, kind: DrainKind, name: str, *, by: str) -> Drain:
+        return _drain(f"{kind}:{name}", self._run("drain", f"{kind}:{name}", dumps(by)))
+
+    def undrain(self, kind: DrainKind, name: str) -> bool:
+        with self._server.errors():
+            return bool(self._server.client.hdel(self._drains, f"{kind}:{name}"))
+
+    def drains(self) -> list[Drain]:
+        with self._server.errors():
+            found: Any = self._server.client.hgetall(self._drains)
+        return [_drain(key, found[key]) for key in sorted(found)]
+
     def close(self) -> None:
         self._server.close()
 
@@ -112,6 +130,12 @@ def _roles(workers: Iterator[tuple[str, str]], slots: dict[str, str], nodes: dic
         counted[capability] = int(count)
         summed[capability] = int(slots[kind])
     return {role: RoleSummary(counted, summed) for role, (counted, summed) in roles.items()}
+
+
+def _drain(key: str, text: str) -> Drain:
+    kind, _, name = key.partition(":")
+    stored = loads(text)
+    return Drain("role" if kind == "role" else "node", name, stored["by"], stored["at"])
 
 
 def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from app.errors import OutOfMemory, ServerUnavailable
 from app.models.event import DROPPABLE, LOG, NewEvent
 from app.models.json_value import dumps
 from app.models.run import Run
-from app.ports import Ack, Live, Outcome
+from app.ports import Ack, Leaving, Live, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Attempt:
         monotonic: Monotonic,
         random: Callable[[], float],
         count: Callable[[str, str], int],
-        stopping: Callable[[], bool],
+        leaving: Callable[[], Leaving | None],
         die: Callable[[], None] | None,
         lease_ttl_s: float,
         timeout_s: float,
@@ -60,7 +60,7 @@ class Attempt:
         self._monotonic = monotonic
         self._random = random
         self._count = count
-        self._stopping = stopping
+        self._leaving = leaving
         self._die = die
         self._lease_ttl_s = lease_ttl_s
         self._deadline = monotonic() + timeout_s
@@ -91,7 +91,7 @@ class Attempt:
             self._ticker.poke()
 
     def check(self) -> None:
-        """Raise if the engine must not go on: fenced, cancelled, out of time, or this process is stopping."""
+        """Raise if the engine must not go on: fenced, cancelled, out of time, or this process keeps no runs."""
         if self._fenced:
             raise Fenced("the run was given to somebody else")
         if self._monotonic() - self._acked_at > self._lease_ttl_s:
@@ -101,8 +101,9 @@ class Attempt:
             raise Cancelled
         if self._monotonic() > self._deadline:
             raise TimedOut
-        if self._stopping():
-            raise HandBack("stopping")
+        reason = self._leaving()
+        if reason is not None:
+            raise HandBack(reason)
 
     def cancelled(self) -> bool:
         """Return whether a handler should give up: the run is cancelled or is not ours any more."""
@@ -161,11 +162,11 @@ class Attempt:
             lambda batch, events: self._live.finish(self.run.run_id, self._token, batch, events, outcome)
         )
 
-    def hand_back(self, reason: str, *, exclude: bool = False) -> bool:
-        """Send the rest and give the run back to its role's queue. Return false if fenced."""
+    def hand_back(self, reason: str, *, role: str | None = None, exclude: bool = False) -> bool:
+        """Send the rest and give the run back to the queue of ``role`` (default: its own). Return false if fenced."""
         return self._conclude(
             lambda batch, events: self._live.hand_back(
-                self.run.run_id, self._token, batch, events, reason=reason, exclude=exclude
+                self.run.run_id, self._token, batch, events, reason=reason, role=role, exclude=exclude
             )
         )
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event as Flag
+from typing import get_args
 
 from app import engine
 from app.catalog import Catalog
@@ -15,7 +16,7 @@ from app.errors import NotFound, RolecallError, ServerUnavailable
 from app.flowdsl import Plan
 from app.models.run import Run, RunError, RunStatus, WorkerRef
 from app.nodes.registry import HandlerRegistry
-from app.ports import Claim, Dispatcher, Live, Outcome, Store, Streams
+from app.ports import Claim, Dispatcher, Leaving, Live, Outcome, Store, Streams
 from app.runs.attempt import Attempt
 from app.runs.flusher import Flusher
 from app.runs.rescue import send_nudge
@@ -52,9 +53,10 @@ class Executor:
         limits: Limits,
         monotonic: Monotonic,
         random: Callable[[], float],
-        stopping: Callable[[], bool],
+        leaving: Callable[[], Leaving | None],
         secrets: Callable[[str], str | None] | None = None,
         streams: Streams | None = None,
+        elsewhere: Callable[[Run], str | None] = lambda _: None,
         die: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
@@ -67,9 +69,10 @@ class Executor:
         self._limits = limits
         self._monotonic = monotonic
         self._random = random
-        self._stopping = stopping
+        self._leaving = leaving
         self._secrets = secrets
         self._streams = streams
+        self._elsewhere = elsewhere
         # Ends this process, where it is one run's alone; a forced cancel that is not obeyed comes to that.
         self._die = die
 
@@ -82,6 +85,8 @@ class Executor:
         """
         claim = self._claim(run_id, token)
         if claim.run is None:
+            if claim.refusal in get_args(Leaving):
+                self._tell_again(run_id)
             return claim.refusal or "missing"
         attempt = self._attempt(claim.run, token)
         self._flusher.add(attempt)
@@ -93,7 +98,7 @@ class Executor:
     def _claim(self, run_id: str, token: str) -> Claim:
         """Claim a run; while Redis is away ask again, for as long as a lease lasts. The token makes that harmless."""
         give_up_at = self._monotonic() + self._limits.lease_ttl_s
-        while not self._stopping():
+        while (reason := self._leaving()) is None:
             try:
                 return self._live.claim(
                     run_id, worker=self._worker, token=token, ttl_ms=int(self._limits.lease_ttl_s * 1000)
@@ -102,7 +107,17 @@ class Executor:
                 if self._monotonic() > give_up_at:
                     raise
                 Flag().wait(CLAIM_RETRY_S)
-        return Claim(None, "stopping")
+        return Claim(None, reason)
+
+    def _tell_again(self, run_id: str) -> None:
+        """Send the nudge anew that this process has taken and does nothing with."""
+        try:
+            run = self._live.get(run_id)
+        except ServerUnavailable as error:
+            logger.info("run %s waits to be told of again: %s", run_id, error)
+            return
+        if run is not None and run.status is RunStatus.QUEUED:
+            send_nudge(self._dispatcher, run)
 
     def _work(self, run: Run, attempt: Attempt, token: str) -> str:
         try:
@@ -164,9 +179,11 @@ class Executor:
         return outcome.status.value if attempt.finish(outcome) else "fenced"
 
     def _hand_back(self, run: Run, attempt: Attempt, reason: str, *, exclude: bool = False) -> str:
-        if not attempt.hand_back(reason, exclude=exclude):
+        # Where nobody can go on, or nobody knows who could, it waits in the queue that it came from.
+        role = self._elsewhere(run) or run.target_role
+        if not attempt.hand_back(reason, role=role, exclude=exclude):
             return "fenced"
-        send_nudge(self._dispatcher, run.with_(attempt=run.attempt + 1))
+        send_nudge(self._dispatcher, run.with_(attempt=run.attempt + 1, target_role=role))
         return "handed_back"
 
     def _attempt(self, run: Run, token: str) -> Attempt:
@@ -178,7 +195,7 @@ class Executor:
             monotonic=self._monotonic,
             random=self._random,
             count=self._store.count,
-            stopping=self._stopping,
+            leaving=self._leaving,
             die=self._die,
             lease_ttl_s=self._limits.lease_ttl_s,
             timeout_s=self._limits.run_timeout_s,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from app.clock import Clock
 from app.errors import ServerUnavailable
-from app.models.event import Event
+from app.models.event import Event, Place
 from app.models.run import Run
 from app.ports import Live, Store
 from app.runs.recovery import Recovery
@@ -108,7 +108,7 @@ class Housekeeping:
         # Read before anything is written: an end without its story, lost with Redis, is not recorded. The run is then
         # open on record, and made anew.
         events = self._story(run)
-        if len(events) < run.seq:
+        if not events or events[-1].place != Place(run.seq, run.epoch):
             return
         if self._store.mirror_run(run) or self._is_on_record(run):
             self._store.append_events(run.run_id, events)

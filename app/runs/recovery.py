@@ -77,8 +77,8 @@ class Recovery:
                 return
 
     def _renew(self, run: Run) -> bool:
-        self._live.drop(run.run_id)
-        if not make_anew(self._live, run):
+        again = make_anew(self._store, self._live, run)
+        if again is None:
             return False
         if self._store.ended_runs([run.run_id]):
             # Its end reached the ledger while this was going on, brought there by another dispatcher.
@@ -87,14 +87,31 @@ class Recovery:
         if run.cancel_requested:
             self._live.cancel(run.run_id)
         else:
-            send_nudge(self._dispatcher, run.with_(attempt=run.attempt + 1))
+            send_nudge(self._dispatcher, again)
         return True
 
 
-def make_anew(live: Live, run: Run) -> bool:
-    """Make the live state of a run that is open on record; return false if it has one.
+def make_anew(store: Store, live: Live, run: Run) -> Run | None:
+    """Make the live state of a run that is open on record; return it, or ``None`` if that is not to be done any more.
 
-    Its events count from 1 again: those that Redis lost may have been seen, and cannot be told again.
+    Its events count from 1 again, in the next epoch: those that Redis lost may have been seen and cannot be told again.
+    The epoch is on record before anybody can see an event of it, so that it is used once however often Redis is lost.
     """
-    again = run.with_(attempt=run.attempt + 1, epoch=run.epoch + 1, not_before_ms=0, waiting_for=None)
-    return live.create(again.with_(input={}) if run.input_in_ledger else again, reason="live_state_lost")
+    recorded: Run | None = run
+    while recorded is not None and not recorded.ended and live.behind({run.run_id: recorded.rev}):
+        again = recorded.with_(
+            status=RunStatus.QUEUED,
+            attempt=recorded.attempt + 1,
+            epoch=recorded.epoch + 1,
+            rev=recorded.rev + 1,
+            not_before_ms=0,
+            waiting_for=None,
+            worker=None,
+        )
+        if store.mirror_run(again):
+            live.drop(run.run_id)
+            made = live.create(again.with_(input={}) if run.input_in_ledger else again, reason="live_state_lost")
+            return again if made else None
+        # Somebody else was quicker, and may have got no further than this: look again.
+        recorded = store.get_run(run.run_id)
+    return None

@@ -50,6 +50,33 @@ class RescueRules:
     default_role: str | None
 
 
+class NextRole:
+    """Chooses the role that goes on with a run that has been accepted: one that its variant allows and that can now."""
+
+    def __init__(self, *, live: Live, register: Register, catalog: Catalog, default_role: str | None) -> None:
+        self._live = live
+        self._register = register
+        self._catalog = catalog
+        self._default_role = default_role
+
+    def role(self, run: Run, table: RoleTable) -> str | None:
+        """Return the role, or ``None`` if no role can."""
+        try:
+            needs = self._catalog.needs(run.flow_id, run.version_id)
+        except NotFound:
+            return None
+        choice = choose_role(run.target_roles, needs, table, self._default_role, run.target_role)
+        return None if choice is None else choice.role
+
+    def now(self, run: Run) -> str | None:
+        """Return the role by who is alive at this moment (1 round trip, 2 if several can); ``None``: nobody knows."""
+        try:
+            snapshot = self._register.snapshot()
+            return self.role(run, RoleTable(snapshot, self._live.queues)) if snapshot.known else None
+        except ServerUnavailable:
+            return None
+
+
 class Rescue:
     """The jobs. One thread uses an instance.
 
@@ -72,6 +99,7 @@ class Rescue:
         self._dispatcher = dispatcher
         self._catalog = catalog
         self._rules = rules
+        self._next = NextRole(live=live, register=register, catalog=catalog, default_role=rules.default_role)
         self._monotonic = monotonic
         self._nudged = _Lately(NUDGE_AGAIN_S, monotonic)
         self._moved = _Lately(MOVE_AFTER_S, monotonic)
@@ -102,7 +130,7 @@ class Rescue:
 
     def _break(self, run: Run, table: RoleTable) -> bool:
         # Where no role is eligible the run waits for its own; `move` looks again as long as it waits.
-        role = self._role_for(run, table) or run.target_role
+        role = self._next.role(run, table) or run.target_role
         return break_lease(self._live, run, reason="worker_lost", role=role, max_losses=self._rules.max_losses)
 
     # --- waiting runs --------------------------------------------------------------------------------------------
@@ -134,7 +162,7 @@ class Rescue:
 
     def _move_from(self, role: str, table: RoleTable, free: dict[str, int]) -> None:
         for run in self._each(self._live.queued(role, BATCH, waited_ms=int(MOVE_AFTER_S * 1000))):
-            target = self._role_for(run, table)
+            target = self._next.role(run, table)
             if target is None or target == role or free.get(target, 0) <= 0:
                 continue
             reason = table.fault(role, self._catalog.needs(run.flow_id, run.version_id)) or "saturated"
@@ -171,14 +199,6 @@ class Rescue:
             run = self._live.get(run_id)
             if run is not None and not run.ended:
                 yield run
-
-    def _role_for(self, run: Run, table: RoleTable) -> str | None:
-        try:
-            needs = self._catalog.needs(run.flow_id, run.version_id)
-        except NotFound:
-            return None
-        choice = choose_role(run.target_roles, needs, table, self._rules.default_role, run.target_role)
-        return None if choice is None else choice.role
 
     def _send(self, run: Run) -> None:
         if run.status is RunStatus.QUEUED:

@@ -28,7 +28,7 @@ from app.errors import (
     ServerUnavailable,
 )
 from app.models.base import Request, parse
-from app.models.event import Event
+from app.models.event import START, Event, Place
 from app.models.heartbeat import RegisteredInstance
 from app.models.json_value import canonical, check_json
 from app.models.names import Role
@@ -275,12 +275,12 @@ class Runs:
         """Return a run as :meth:`get` does, and if it is queued, what it waits for."""
         return self._waiting.explain([self.get(run_id)])[0]
 
-    def log(self, run_id: str, *, after: int = 0, limit: int = 1000) -> LogPage:
+    def log(self, run_id: str, *, after: Place = START, limit: int = 1000) -> LogPage:
         """Return a page of a run's log, and whether anything can follow it; see :meth:`RunLog.read`."""
         return self._log.read(run_id, after=after, limit=limit)
 
-    def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Return events of a run with ``seq`` > ``after``, in order; raises as :meth:`log`."""
+    def events(self, run_id: str, *, after: Place = START, limit: int = 1000) -> list[Event]:
+        """Return events of a run after a place, in order; raises as :meth:`log`."""
         return list(self.log(run_id, after=after, limit=limit).events)
 
     def list(self, where: RunFilter, *, after: str | None = None, limit: int = 50) -> Page[Run]:
@@ -316,7 +316,7 @@ class Runs:
         run = self.get(run_id)
         if run.ended:
             return "ended"
-        make_anew(self._live, run)
+        make_anew(self._store, self._live, run)
         return self._live.cancel(run_id)
 
     def _check_force(self, run_id: str) -> None:

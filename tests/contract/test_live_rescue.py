@@ -8,6 +8,7 @@ from app.clock import system_clock
 from app.errors import ServerUnavailable
 from app.live.memory import MemoryLive
 from app.live.redis import RedisLive
+from app.models.event import Place
 from app.models.run import RunError, RunStatus
 from app.ports import Ack, Live
 from app.redis_client import RedisServer
@@ -108,7 +109,8 @@ def test_a_dropped_run_leaves_nothing_and_can_be_made_anew(live: Live) -> None:
     again = live.claim("r1", worker=OTHER, token="t2", ttl_ms=TTL).run
     assert again is not None
     assert (again.created_ms, again.epoch, again.attempt) == (accepted.created_ms, 1, 2)
-    assert [event.seq for event in live.events("r1")] == [1, 2]
+    assert [event.place for event in live.events("r1")] == [Place(1, 1), Place(2, 1)]
+    assert [event.place for event in live.events("r1", after=1)] == [Place(2, 1)]
     live.finish("r1", "t2", 1, [], DONE)
     live.drop("r1")
     assert live.get("r1") is not None, "an end is not dropped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -286,3 +287,59 @@ def test_a_clock_that_is_set_back_after_a_gap_does_not_prolong_it_for_hours(benc
 
 def test_it_answers_a_ping(bench: Bench) -> None:
     bench.register.ping()
+
+
+# --- drains ------------------------------------------------------------------------------------------------------
+
+
+def drained(bench: Bench, ident: str = "a", role: str = "worker", **changes: Any) -> bool:
+    """Return what an instance is told in the answer to its heartbeat."""
+    return bench.register.beat(heartbeat(ident, role, **changes)).drain
+
+
+def test_a_drained_node_is_told_so_with_each_beat_and_after_a_restart(bench: Bench) -> None:
+    assert not drained(bench, "a", node="worker-2@host")
+    bench.register.drain("node", "worker-2@host", by="me")
+    assert drained(bench, "a", node="worker-2@host")
+    bench.register.leave("a")
+    assert drained(bench, "restarted", node="worker-2@host")
+    assert not drained(bench, "b", node="worker@host")
+    assert bench.register.undrain("node", "worker-2@host")
+    assert not drained(bench, "restarted", node="worker-2@host")
+
+
+def test_a_drained_role_is_told_to_everybody_who_answers_for_it(bench: Bench) -> None:
+    bench.register.drain("role", "gpu-worker", by="me")
+    assert drained(bench, "a", "gpu-worker")
+    assert drained(bench, "b", "gpu-worker", node="gpu-worker-2@host")
+    assert not drained(bench, "c", "worker", node="gpu-worker")
+    bench.register.drain("node", "gpu-worker@host", by="me")
+    assert bench.register.undrain("role", "gpu-worker")
+    assert drained(bench, "a", "gpu-worker")
+    assert not drained(bench, "b", "gpu-worker", node="gpu-worker-2@host")
+
+
+def test_a_drain_says_who_wished_it_first_and_since_when(bench: Bench) -> None:
+    now = bench.register.beat(heartbeat("a")).server_ms
+    role = bench.register.drain("role", "worker", by='somebody "else"')
+    assert (role.kind, role.name, role.by) == ("role", "worker", 'somebody "else"')
+    assert 0 <= role.at_ms - now < MARGIN_MS
+    assert bench.register.drain("role", "worker", by="a later one") == role
+    node = bench.register.drain("node", "z@host", by="me")
+    assert bench.register.drains() == [node, role]
+
+
+def test_what_is_not_drained_can_be_undrained_without_harm(bench: Bench) -> None:
+    assert bench.register.drains() == []
+    assert not bench.register.undrain("role", "worker")
+    bench.register.drain("role", "worker", by="me")
+    assert not bench.register.undrain("node", "worker")
+    assert bench.register.undrain("role", "worker")
+    assert bench.register.drains() == []
+
+
+def test_a_drain_outlives_everybody_of_it(bench: Bench) -> None:
+    bench.register.drain("role", "worker", by="me")
+    drained(bench, "a")
+    keep_beating(bench, TTL_MS + MARGIN_MS)
+    assert drained(bench, "b")

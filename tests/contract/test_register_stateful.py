@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from app.ports import DrainKind
 from app.register.memory import MemoryRegister
 from app.roles import fold
 from tests.contract.registers import TIMES, RedisBench, heartbeat
@@ -22,6 +23,7 @@ KINDS: list[dict[str, Any]] = [
     {"role": "gpu-worker", "nodes": ()},
     {"role": "admin-api", "executes": False, "concurrency": 0, "nodes": ()},
 ]
+DRAINS = st.sampled_from([("node", "worker@host"), ("role", "worker"), ("role", "gpu-worker")])
 # Sums of these never come near a threshold, so that the real milliseconds which pass meanwhile change nothing.
 STEPS = st.sampled_from([4_000, 8_000, 16_000, 32_000])
 
@@ -42,7 +44,17 @@ class Registers(RuleBasedStateMachine):
     @rule(ident=INSTANCES, kind=st.sampled_from(KINDS))
     def beat(self, ident: str, kind: dict[str, Any]) -> None:
         beat = heartbeat(ident, **kind)
-        assert self.bench.register.beat(beat).gap == self.memory.beat(beat).gap
+        real, model = self.bench.register.beat(beat), self.memory.beat(beat)
+        assert (real.gap, real.drain) == (model.gap, model.drain)
+
+    @rule(drain=DRAINS)
+    def drain(self, drain: tuple[DrainKind, str]) -> None:
+        self.bench.register.drain(*drain, by="me")
+        self.memory.drain(*drain, by="me")
+
+    @rule(drain=DRAINS)
+    def undrain(self, drain: tuple[DrainKind, str]) -> None:
+        assert self.bench.register.undrain(*drain) == self.memory.undrain(*drain)
 
     @rule(ident=INSTANCES)
     def leave(self, ident: str) -> None:

@@ -127,6 +127,24 @@ def test_a_run_s_page_changes_with_the_run(site: Site, page: Page) -> None:
     assert site.client.get(f"/api/v1/runs/{page.url.rpartition('/')[2]}").json["retryOf"] == run["runId"]
 
 
+def test_a_run_that_redis_lost_is_shown_from_its_new_beginning(site: Site, page: Page) -> None:
+    site.ready()
+    run = site.start(input={"name": "Ada"})
+    site.goto(page, f"/runs/{run['runId']}")
+    site.claim(run)
+    site.append(run, 1, NewEvent("log", data={"level": "info", "message": "before"}))
+    expect(page.locator("[data-timeline] li")).to_have_count(3)
+
+    site.lose(run)
+
+    expect(page.locator("[data-timeline] li")).to_have_count(1)
+    expect(page.locator("[data-timeline-state]")).to_contain_text("its story begins again")
+    site.claim(run)
+    site.finish(run)
+    expect(page.locator("[data-timeline-state]")).to_have_text("Ended: completed. 3 events.")
+    expect(page.locator("[data-timeline] .type")).to_have_text(["run.queued", "run.started", "run.completed"])
+
+
 def test_a_run_is_cancelled_by_its_button(site: Site, page: Page) -> None:
     site.ready()
     run = site.start()
@@ -165,6 +183,24 @@ def test_a_worker_that_goes_and_comes_back_is_seen_without_a_reload(site: Site, 
     site.beat("gpu-worker")
 
     expect(canary).not_to_contain_text("skipped")
+
+
+def test_draining_the_last_of_a_role_is_done_only_after_its_warning(site: Site, page: Page) -> None:
+    site.ready()
+    site.goto(page, "/workers")
+    role = page.locator("section", has=page.get_by_role("heading", name="gpu-worker"))
+    button = role.get_by_label("Drain role gpu-worker")
+
+    button.click()
+    expect(role).to_contain_text("nobody could run the variants 'canary' of 'hello'")
+    assert site.services.register.drains() == []
+    button.click()
+
+    expect(role).to_contain_text("The whole role is drained")
+    role.get_by_label("Undrain role gpu-worker").click()
+    expect(role).not_to_contain_text("The whole role is drained")
+    page.get_by_label("Drain worker worker@host").first.click()
+    expect(page.get_by_label("Drain worker worker@host")).to_have_text("Drain all the same")
 
 
 def test_a_deployment_is_made_with_roles_picked_from_the_living(site: Site, page: Page) -> None:

@@ -22,7 +22,7 @@ import redis
 
 from admin.settings import admin_settings
 from admin.sse import KEEPALIVE_S
-from app.models.event import NewEvent
+from app.models.event import RESET, Event, NewEvent
 from app.stack.servers import valkey_command
 from app.wiring import build
 from tests.processes import ProcessContainer
@@ -70,8 +70,8 @@ class Admin:
         self.world.claim(run)
         return run
 
-    def read(self, run: dict[str, Any], after: int | None = None, *, opened: Flag | None = None) -> list[int]:
-        """Read a stream to its end and return the ids, which must be those of the data."""
+    def read(self, run: dict[str, Any], after: int | None = None, *, opened: Flag | None = None) -> list[int | str]:
+        """Read a stream to its end and return the ids, which must be those of the data (a reset's is its name)."""
         headers = {} if after is None else {"Last-Event-ID": str(after)}
         text = ""
         with self.http.stream("GET", run["events"], headers=headers, timeout=30) as answer:
@@ -80,9 +80,12 @@ class Admin:
                 text += chunk
                 if opened is not None and "data:" in text:
                     opened.set()
-        events = list(sse(text))
-        assert [event["data"]["seq"] for event in events] == [event["id"] for event in events]
-        return [event["id"] for event in events]
+        ids: list[int | str] = []
+        for event in sse(text):
+            if event["event"] != RESET:
+                assert str(event["id"]) == str(Event.from_wire(event["data"]).place)
+            ids.append(event["id"] if event["event"] != RESET else RESET)
+        return ids
 
     def close(self) -> None:
         self.http.close()
@@ -149,6 +152,25 @@ def test_the_first_event_comes_at_once_and_the_stream_is_not_held_back(admin: Ad
     assert answer.headers["X-Accel-Buffering"] == "no"
     assert answer.headers["Cache-Control"] == "no-cache"
     admin.world.finish(run)
+
+
+def test_streams_of_a_run_that_was_lost_are_told_so_and_get_its_new_story(admin: Admin) -> None:
+    run = admin.start()
+    anew: list[int | str] = ["1:1", "1:2", "1:3", "1:4"]
+    with ThreadPoolExecutor(2) as pool:
+        flags = Flag(), Flag()
+        connected = [pool.submit(admin.read, run, opened=flag) for flag in flags]
+        assert all(flag.wait(10) for flag in flags)
+
+        admin.world.lose(run)
+        admin.world.claim(run)
+        admin.world.append(run, 1, *_log(1))
+        admin.world.finish(run)
+
+        assert [stream.result(30) for stream in connected] == [[1, 2, RESET, *anew]] * 2
+    assert admin.read(run) == anew
+    assert admin.read(run, 2) == [RESET, *anew]
+    assert admin.http.get(run["events"], headers={"Last-Event-ID": "1:4"}).status_code == 204
 
 
 def test_pages_answer_while_eight_tabs_hold_streams(admin: Admin) -> None:

@@ -15,6 +15,8 @@ from functools import partial
 from threading import Event, Thread
 from typing import Final
 
+import redis
+
 from app.client import Refused
 from app.errors import RolecallError
 from tests.soak.flows import ROLES
@@ -27,6 +29,9 @@ PAUSE_S: Final = (1.5, 5.5)
 """Between the beginnings of two faults."""
 
 UNDRAIN_S: Final = 20.0
+
+SERVER_S: Final = 5.0
+"""How long a server may take that nothing is wrong with."""
 
 WORKERS: Final = tuple(f"{role}{number}" for role in ROLES for number in (1, 2))
 FORKING: Final = tuple(name for name in WORKERS if not name.startswith(ROLES[-1]))
@@ -43,6 +48,7 @@ KINDS: Final[dict[str, tuple[tuple[str, ...], tuple[float, float]]]] = {
     "freeze redis": (("redis",), (0.5, 7.0)),
     "restart redis": (("redis",), (0.1, 3.0)),
     "drop redis": (("redis",), (0.0, 0.0)),
+    "empty redis": (("redis",), (0.0, 0.0)),
     "stall redis": (("redis",), (0.5, 5.0)),
     "freeze mongo": (("mongo",), (0.5, 7.0)),
     "restart mongo": (("mongo",), (0.1, 3.0)),
@@ -201,6 +207,8 @@ class Saboteur:
                 return lambda: world.freeze(server, children=whole), lambda: world.thaw(server)
             case "drop", _:
                 return lambda: f": {world.proxies[target].drop()} connections", None
+            case "empty", _:
+                return self._empty_redis, None
             case "stall", _:
                 return world.proxies[target].stall, world.proxies[target].resume
             case "drain", _:
@@ -213,6 +221,13 @@ class Saboteur:
             return ": it has none"
         os.kill(children[0], signal.SIGKILL)
         return f": process {children[0]}"
+
+    def _empty_redis(self) -> str:
+        """Forget everything: live states, the register, and the broker's messages too."""
+        with redis.Redis.from_url(self._world.settings.redis_url, socket_timeout=SERVER_S) as server:
+            keys = server.dbsize()
+            server.flushall()
+        return f": {keys} keys"
 
     def _drain(self, role: str) -> str:
         self._drained.add(role)  # even if no answer comes: it may have been heard

@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from app.client import Client, Received, Refused, TryLater
 from app.errors import RolecallError
 from tests.soak.flows import BY_NAME, DEPLOYMENTS, FLOWS, DeploymentSpec
-from tests.soak.proof import Post, Seen, Told
+from tests.soak.proof import Post, Told
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +106,17 @@ class Load:
             self._to_follow.put(None)
 
     def finish(self, seconds: float = 20.0) -> None:
-        """Wait for the followers, who are done soon after their runs have ended."""
+        """Wait for the followers, who are done soon after their runs have ended, and let each come back once more.
+
+        Whoever has all is told nothing. Whoever saw an end that was lost with Redis before it was on record is told of
+        the one that took its place.
+        """
         self._join("follower", seconds)
         self._hopeless.set()
+        with Client(self._url) as client:
+            for told in self.book.told:
+                if not told.broken:
+                    self._tell(told, self._stream(client, told))
 
     def _join(self, kind: str, seconds: float = 2 * PATIENCE_S) -> None:
         until = time.monotonic() + seconds
@@ -210,21 +218,28 @@ class Load:
             told = Told(run_id)
             with self.book.lock:
                 self.book.told.append(told)
-            try:
-                self._follow(client, rng, told)
-            except RolecallError as error:
-                told.broken = f"{error.code}: {error}"
+            self._tell(told, self._follow(client, rng, told))
 
-    def _follow(self, client: Client, rng: random.Random, told: Told) -> None:
+    def _tell(self, told: Told, stream: Iterator[Received]) -> None:
+        try:
+            for received in stream:
+                told.hear(received)
+        except RolecallError as error:
+            told.broken = f"{error.code}: {error}"
+
+    def _stream(self, client: Client, told: Told) -> Iterator[Received]:
+        return client.follow(
+            told.run_id, after=told.last_id, patience_s=PATIENCE_S, lost=lambda why: self._lost(told, why)
+        )
+
+    def _follow(self, client: Client, rng: random.Random, told: Told) -> Iterator[Received]:
         """Follow a run to its end; now and then hang up and come back with the last id, as a browser does."""
         while True:
             hang_up = rng.randint(1, 6) if rng.random() < 0.4 else None
-            stream = client.follow(
-                told.run_id, after=told.last_id, patience_s=PATIENCE_S, lost=lambda why: self._lost(told, why)
-            )
+            stream = self._stream(client, told)
             over = True
             for received in stream:
-                _hear(told, received)
+                yield received
                 if hang_up is not None and not told.over:
                     hang_up -= 1
                     if hang_up == 0:
@@ -239,15 +254,3 @@ class Load:
         told.reconnects += 1
         if self._hopeless.is_set():
             raise TryLater(why)
-
-
-def _hear(told: Told, received: Received) -> None:
-    event = received.event
-    if "seq" not in event:
-        # The story begins anew: the live state was lost and the run recreated.
-        told.resets += 1
-        told.seen.clear()
-        told.last_id = ""
-        return
-    told.last_id = received.id
-    told.seen.append(Seen(event["seq"], event["attempt"], event["type"], event.get("node")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
+from app.client import Received
 from app.models.event import NODE_STARTED, RUN_CANCELLED, RUN_COMPLETED, RUN_FAILED, RUN_STARTED, TERMINAL, Event
 from app.models.run import Run, RunStatus
 from tests.soak.flows import FlowSpec, counter_key
@@ -44,18 +45,31 @@ class Seen:
     attempt: int
     type: str
     node: str | None = None
+    epoch: int = 0
 
 
 @dataclass(slots=True)
 class Told:
-    """What one follower of a run was told, all its connections together. ``broken``: why it gave up."""
+    """What one follower of a run was told, all its connections together.
+
+    ``lost``: what it had seen before each reset, which said that Redis had lost the run. ``broken``: why it gave up.
+    """
 
     run_id: str
     seen: list[Seen] = field(default_factory=list)
     last_id: str = ""
     reconnects: int = 0
-    resets: int = 0
+    lost: list[list[Seen]] = field(default_factory=list)
     broken: str = ""
+
+    def hear(self, received: Received) -> None:
+        self.last_id, event = received.id, received.event
+        if received.reset:
+            self.lost.append(self.seen)
+            self.seen = []
+        else:
+            epoch = event.get("epoch", 0)
+            self.seen.append(Seen(event["seq"], event["attempt"], event["type"], event.get("node"), epoch))
 
     @property
     def over(self) -> bool:
@@ -119,9 +133,11 @@ def has_one_end(trace: Trace) -> Faults:
 
 
 def is_gapless(trace: Trace) -> Faults:
-    """``seq`` counts 1..n, and n is what the run says."""
+    """``seq`` counts 1..n in one epoch, and both are what the run says."""
     numbers = [event.seq for event in trace.events]
     faults = [] if numbers == list(range(1, len(numbers) + 1)) else [f"its events are numbered {numbers}"]
+    if epochs := {event.epoch for event in trace.events} - {trace.run.epoch}:
+        faults.append(f"the run's epoch is {trace.run.epoch} and it has events of {sorted(epochs)}")
     if trace.run.ended and trace.run.seq != len(numbers):
         faults.append(f"the run's seq is {trace.run.seq} and there are {len(numbers)} events")
     return faults
@@ -246,18 +262,30 @@ def are_one_each(posts: Iterable[Post], traces: Mapping[str, Trace]) -> list[Vio
 
 
 def were_told_one_story(told: Iterable[Told], traces: Mapping[str, Trace]) -> list[Violation]:
-    """Each follower saw the run's events 1..n, each once, in order."""
+    """Each follower saw the run's events 1..n, each once, in order; and of each story that was lost the beginning."""
     found = []
     for each in told:
         trace = traces.get(each.run_id)
-        log = [] if trace is None else [Seen(e.seq, e.attempt, e.type, e.node) for e in trace.events]
+        log = [] if trace is None else [Seen(e.seq, e.attempt, e.type, e.node, e.epoch) for e in trace.events]
         if each.broken:
             found.append(Violation("one story", f"its follower gave up: {each.broken}", each.run_id))
         elif each.seen != log:
             numbers = [seen.seq for seen in each.seen]
-            text = f"its follower saw {numbers} ({each.reconnects} reconnects, {each.resets} resets), not {len(log)}"
+            text = f"its follower saw {numbers} ({each.reconnects} reconnects, {len(each.lost)} resets), not {len(log)}"
             found.append(Violation("one story", text, each.run_id))
+        elif each.lost and not _were_lost(each.lost, trace.run.epoch if trace else 0):
+            places = [[f"{seen.epoch}:{seen.seq}" for seen in story] for story in each.lost]
+            found.append(Violation("one story", f"its follower saw, before its resets, {places}", each.run_id))
     return found
+
+
+def _were_lost(stories: Sequence[Sequence[Seen]], epoch: int) -> bool:
+    """Return whether each story is 1..n of one epoch, later than the one before and earlier than ``epoch``."""
+    epochs = [*(story[0].epoch for story in stories if story), epoch]
+    return epochs == sorted(set(epochs)) and all(
+        [(seen.seq, seen.epoch) for seen in story] == [(seq, story[0].epoch) for seq in range(1, len(story) + 1)]
+        for story in stories
+    )
 
 
 def knows_only_the_living(registered: Collection[int], living: Collection[int]) -> list[Violation]:

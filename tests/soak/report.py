@@ -61,7 +61,10 @@ def table(
             "longest recovery",
             "-" if recovery is None else f"{recovery.seconds:.1f} s ({recovery.fault}, run {recovery.run_id})",
         ),
-        ("streams", f"{len(told)}, {sum(t.reconnects for t in told)} reconnects, {sum(t.resets for t in told)} resets"),
+        (
+            "streams",
+            f"{len(told)}, {sum(t.reconnects for t in told)} reconnects, {sum(len(t.lost) for t in told)} resets",
+        ),
         ("answers", _counted(book.answers)),
         ("slowest answers", _slowest(book.slowest_s)),
         ("ended by itself", "; ".join(exits) or "nobody"),

@@ -21,6 +21,7 @@ from app.models.event import NewEvent
 from app.models.heartbeat import Heartbeat
 from app.models.run import RunStatus, WorkerRef
 from app.ports import Outcome
+from app.runs.recovery import make_anew
 from app.wiring import Services, build_memory
 
 FLOW = {
@@ -121,6 +122,12 @@ class World:
         self.finish(run, {"content": "Hello"})
         return run
 
+    def lose(self, run: dict[str, Any]) -> None:
+        """Lose the live state of an open run, and make it anew as a dispatcher's housekeeping does."""
+        known = self.services.runs.get(run["runId"])
+        self.services.live.drop(known.run_id)
+        assert make_anew(self.services.store, self.services.live, known)
+
     def mirror(self) -> None:
         """Bring the ledger up to the live state, as a dispatcher's housekeeping does."""
         for run in self.services.live.changed(1000):
@@ -150,11 +157,19 @@ def _refuse(server: str) -> Callable[..., Any]:
 
 
 def sse(text: str) -> Iterator[dict[str, Any]]:
-    """Read a stream: each event as ``{"id", "event", "data"}``, comments and lone fields left out."""
+    """Read a stream: each event as ``{"id", "event", "data"}``, comments and lone fields left out.
+
+    An id is a number, or a text like ``1:7`` where the live state had been lost.
+    """
     for block in text.split("\n\n"):
         fields = dict(line.split(":", 1) for line in block.split("\n") if line and not line.startswith(":"))
         if "data" in fields:
-            yield {"id": int(fields["id"]), "event": fields["event"], "data": json.loads(fields["data"])}
+            ident = fields["id"]
+            yield {
+                "id": int(ident) if ident.isdigit() else ident,
+                "event": fields["event"],
+                "data": json.loads(fields["data"]),
+            }
 
 
 @cache

@@ -18,6 +18,8 @@ PLACES = {
     "before": "<a>",
     "after": "<b>",
     "path:key": "<key>",
+    "instance": "<instance>",
+    "role": "<role>",
 }
 MACHINES = ("/api/", "/admin/", "/healthz", "/readyz", "/metrics")
 
@@ -47,7 +49,7 @@ def test_every_code_of_a_problem_is_documented(repository: Path) -> None:
         kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RolecallError)
     }
     # Roots that nothing raises, and what only ends a process or is not built yet.
-    absent = {"error", "conflict", "not_found", "bad_setting", "worker_not_found"}
+    absent = {"error", "conflict", "not_found", "bad_setting"}
 
     missing = [code for code in (said | raised | set(_HTTP_CODES.values())) - absent if f"`{code}`" not in text]
 
@@ -58,4 +60,6 @@ def test_every_type_of_event_is_documented(repository: Path) -> None:
     text = (repository / "docs" / "events.md").read_text("utf-8")
     types = {value for name, value in vars(event).items() if name.isupper() and isinstance(value, str)}
 
-    assert set(re.findall(r"^\| `([a-z.]+)` \|", text, re.M)) == types
+    # A reset is no event of the log.
+    assert set(re.findall(r"^\| `([a-z.]+)` \|", text, re.M)) == types - {event.RESET}
+    assert f"event:{event.RESET}\n" in text

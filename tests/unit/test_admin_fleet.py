@@ -40,7 +40,16 @@ def test_roles_say_who_could_be_given_a_run(world: World) -> None:
     roles = world.client.get("/admin/roles").json["roles"]
 
     assert set(roles) == {"worker", "gpu-worker", "dispatcher", "admin-api"}
-    assert set(roles["worker"]) == {"healthy", "eligible", "workers", "free", "queued", "oldestQueuedS"}
+    assert set(roles["worker"]) == {
+        "healthy",
+        "eligible",
+        "workers",
+        "free",
+        "queued",
+        "oldestQueuedS",
+        "draining",
+        "drained",
+    }
     assert (roles["worker"]["workers"], roles["dispatcher"]["eligible"]) == (2, False)
     target = roles[run["targetRole"]]
     assert (target["queued"], target["free"]) == (1, 1)

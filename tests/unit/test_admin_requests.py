@@ -217,6 +217,7 @@ def _kinds(root: type[errors.RolecallError]) -> list[type[errors.RolecallError]]
 
 EXAMPLES: dict[type[errors.RolecallError], errors.RolecallError] = {
     errors.RevConflict: errors.RevConflict("d", current=2, given=1),
+    errors.LastOfRole: errors.LastOfRole("role 'worker'", [("d", "stable")]),
     errors.IdempotencyMismatch: errors.IdempotencyMismatch("d", "k", "r"),
     errors.TooManyQueued: errors.TooManyQueued("worker", 5, 5),
     errors.NoHealthyVariant: errors.NoHealthyVariant("none", explain={"candidates": []}),
@@ -233,6 +234,7 @@ EXPECTED = {
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.RevConflict: 409,
+    errors.LastOfRole: 409,
     errors.IdempotencyMismatch: 422,
     errors.TooManyQueued: 429,
 }

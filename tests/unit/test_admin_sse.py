@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
@@ -13,8 +13,11 @@ import pytest
 import admin.sse
 from admin.sse import Follower, message
 from app.errors import ServerUnavailable
-from app.models.event import Event, NewEvent
+from app.live.memory import MemoryLive
+from app.models.event import START, Event, NewEvent
 from app.models.run import RunStatus
+from app.runs.log import LogPage
+from app.runs.recovery import make_anew
 from tests.unit.admin_world import World, sse, world
 
 __all__ = ["world"]
@@ -77,7 +80,9 @@ def test_after_the_end_there_is_nothing_to_come_back_for(world: World, run: dict
     assert world.client.get(run["events"], headers={"Last-Event-ID": str(after)}).status_code == 204
 
 
-@pytest.mark.parametrize("after", ["x", "-1", "1.5", "٣", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "after", ["x", "-1", "1.5", "٣", "99999999999999999999", "9007199254740992", "1:", ":1", "1:x", "1:2:3"]
+)
 def test_a_wrong_event_id_is_refused(world: World, run: dict[str, Any], after: str) -> None:
     for answer in (
         world.client.get(run["events"], headers={"Last-Event-ID": after.encode().decode("latin-1")}),
@@ -136,15 +141,15 @@ def test_a_run_whose_events_went_to_the_ledger_tells_the_same_story(world: World
 
 def test_events_that_come_later_arrive_on_the_same_stream(world: World, run: dict[str, Any]) -> None:
     held = world.app.extensions["rolecall"]
-    batches = Follower(held, run["runId"], 0).batches()
-    assert [event.seq for event in next(batches)] == [1, 2, 3, 4]
+    pages = Follower(held, run["runId"], START).pages()
+    assert [event.seq for event in next(pages).events] == [1, 2, 3, 4]
 
     world.append(run, 2, *NODES)
-    assert [event.seq for event in next(batches)] == [5, 6]
+    assert [event.seq for event in next(pages).events] == [5, 6]
     finisher = Thread(target=world.finish, args=(run,))
     finisher.start()
 
-    assert [event.type for batch in batches for event in batch] == ["run.completed"]
+    assert [event.type for page in pages for event in page.events] == ["run.completed"]
     finisher.join()
 
 
@@ -175,44 +180,44 @@ def test_a_live_run_is_followed_without_asking_the_ledger(
 ) -> None:
     monkeypatch.setattr(admin.sse, "KEEPALIVE_S", 0.01)
     world.take_away("mongo", monkeypatch)
-    batches = Follower(world.app.extensions["rolecall"], run["runId"], 0).batches()
-    assert len(next(batches)) == 4
-    assert list(next(batches)) == []
+    pages = Follower(world.app.extensions["rolecall"], run["runId"], START).pages()
+    assert len(next(pages).events) == 4
+    assert list(next(pages).events) == []
     world.finish(run)
 
-    assert [event.seq for batch in batches for event in batch] == [5]
+    assert [event.seq for page in pages for event in page.events] == [5]
 
 
 def test_a_follower_whose_run_moves_to_the_ledger_gets_the_rest_from_there(
     world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin.sse, "BATCH", 2)
-    batches = Follower(world.app.extensions["rolecall"], run["runId"], 0).batches()
-    seqs = [event.seq for event in next(batches)]
+    pages = Follower(world.app.extensions["rolecall"], run["runId"], START).pages()
+    seqs = [event.seq for event in next(pages).events]
     world.finish(run)
     world.mirror()
     world.services.live.archived(run["runId"], keep_ms=-1)
     assert world.services.live.get(run["runId"]) is None
 
-    assert seqs + [event.seq for batch in batches for event in batch] == [1, 2, 3, 4, 5]
+    assert seqs + [event.seq for page in pages for event in page.events] == [1, 2, 3, 4, 5]
 
 
 def test_a_stream_survives_redis_being_away(world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin.sse, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(admin.sse, "AWAY_S", 0.01)
     held = world.app.extensions["rolecall"]
-    batches = Follower(held, run["runId"], 0).batches()
-    assert len(next(batches)) == 4
+    pages = Follower(held, run["runId"], START).pages()
+    assert len(next(pages).events) == 4
 
     with monkeypatch.context() as away:
         away.setattr(held.services.bell, "watch", _bell_away)
         world.take_away("redis", away)
         world.take_away("mongo", away)
-        assert [list(next(batches)) for _ in range(3)] == [[], [], []]
+        assert [list(next(pages).events) for _ in range(3)] == [[], [], []]
     world.append(run, 2, *NODES)
     world.finish(run)
 
-    assert [event.seq for batch in batches for event in batch] == [5, 6, 7]
+    assert [event.seq for page in pages for event in page.events] == [5, 6, 7]
 
 
 @contextmanager
@@ -238,13 +243,13 @@ def test_a_reader_who_left_is_not_watched_for(
 
 def test_streams_end_when_the_process_stops(world: World, run: dict[str, Any]) -> None:
     held = world.app.extensions["rolecall"]
-    batches = Follower(held, run["runId"], 0).batches()
-    next(batches)
+    pages = Follower(held, run["runId"], START).pages()
+    next(pages)
     stopper = Thread(target=held.stop)
 
     stopper.start()
 
-    assert [event for batch in batches for event in batch] == []
+    assert [event for page in pages for event in page.events] == []
     stopper.join()
 
 
@@ -252,10 +257,10 @@ def test_a_stalled_reader_holds_a_bounded_number_of_events(world: World, run: di
     world.append(run, 2, *(NewEvent("log", data={"n": n}) for n in range(500)))
     world.finish(run)
 
-    batches = list(Follower(world.app.extensions["rolecall"], run["runId"], 0).batches())
+    pages = list(Follower(world.app.extensions["rolecall"], run["runId"], START).pages())
 
-    assert max(map(len, batches)) <= admin.sse.BATCH
-    assert [event.seq for batch in batches for event in batch] == list(range(1, 506))
+    assert max(len(page.events) for page in pages) <= admin.sse.BATCH
+    assert [event.seq for page in pages for event in page.events] == list(range(1, 506))
 
 
 def test_a_run_that_was_never_queued_has_no_stream(world: World) -> None:
@@ -267,6 +272,123 @@ def test_a_run_that_was_never_queued_has_no_stream(world: World) -> None:
     world.services.store.insert_run(refused)
 
     assert world.client.get("/api/v1/runs/refused/events").status_code == 204
+
+
+# --- when Redis has lost the run ---------------------------------------------------------------------------------
+
+ANEW = ["1:1", "1:2", "1:3"]
+
+
+@pytest.fixture
+def anew(world: World, run: dict[str, Any]) -> dict[str, Any]:
+    """The run, lost after its fourth event, made anew and completed with three events."""
+    world.lose(run)
+    world.claim(run)
+    world.finish(run)
+    return run
+
+
+def reset(run: dict[str, Any], epoch: int = 1) -> dict[str, Any]:
+    return {"id": f"{epoch}:0" if epoch else 0, "event": "reset", "data": {"run_id": run["runId"], "epoch": epoch}}
+
+
+def ids(events: Iterable[dict[str, Any]]) -> list[int | str]:
+    return [event["id"] for event in events]
+
+
+def test_whoever_has_nothing_gets_the_new_story_alone(world: World, anew: dict[str, Any]) -> None:
+    events = read(world, anew)
+
+    assert ids(events) == ANEW
+    assert [event["data"]["epoch"] for event in events] == [1, 1, 1]
+    assert ids(read(world, anew, 0)) == ids(read(world, anew, "1:0")) == ANEW
+
+
+@pytest.mark.parametrize("after", ["1", "3", "4", "99", "0:2", "2:2"])
+def test_the_id_of_another_epoch_gets_a_reset_and_the_whole_story(
+    world: World, anew: dict[str, Any], after: str
+) -> None:
+    for events in (read(world, anew, after), read(world, anew, query=f"?after={after}")):
+        assert events[0] == reset(anew)
+        assert ids(events[1:]) == ANEW
+
+
+def test_the_id_of_this_epoch_goes_on_and_gets_204_at_the_end(world: World, anew: dict[str, Any]) -> None:
+    assert ids(read(world, anew, "1:2")) == ["1:3"]
+    for after in ("1:3", "1:9"):
+        assert world.client.get(anew["events"], headers={"Last-Event-ID": after}).status_code == 204
+
+
+def test_an_epoch_that_never_was_is_another_one_too(world: World, run: dict[str, Any]) -> None:
+    world.finish(run)
+
+    events = read(world, run, "3:2")
+
+    assert events[0] == reset(run, epoch=0)
+    assert ids(events[1:]) == [1, 2, 3, 4, 5]
+
+
+def test_a_reset_is_told_from_the_ledger_as_from_the_live_state(
+    world: World, anew: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read(world, anew, 2)
+    world.mirror()
+    with monkeypatch.context() as away:
+        world.take_away("redis", away)
+        assert read(world, anew, 2) == before
+    world.services.live.archived(anew["runId"], keep_ms=-1)
+
+    assert read(world, anew, 2) == before
+    assert world.client.get(anew["events"], headers={"Last-Event-ID": "1:3"}).status_code == 204
+
+
+@pytest.mark.parametrize("seen", [1, 4])
+def test_a_connected_client_is_told_whether_the_new_story_has_passed_its_place_or_not(
+    world: World, run: dict[str, Any], seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "BATCH", seen)
+    body = iter(world.client.get(run["events"], buffered=False).response)
+    old = [next(body) for _ in range(seen + 1)]
+    world.lose(run)
+    world.claim(run)
+    world.finish(run)
+
+    assert ids(sse(b"".join(old).decode())) == list(range(1, seen + 1))
+    events = list(sse(b"".join(body).decode()))
+    assert events[0] == reset(run)
+    assert ids(events[1:]) == ANEW
+
+
+def test_a_client_hears_nothing_until_its_run_is_back(
+    world: World, run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "KEEPALIVE_S", 0.01)
+    live = world.services.live
+    assert isinstance(live, MemoryLive)
+    pages = Follower(world.app.extensions["rolecall"], run["runId"], START).pages()
+    assert len(next(pages).events) == 4
+    known = world.services.runs.get(run["runId"])
+
+    live.lose()
+
+    assert [next(pages) for _ in range(3)] == [LogPage((), over=False)] * 3
+    make_anew(world.services.store, live, known)
+    page = next(pages)
+    assert (page.reset, page.epoch, [event.seq for event in page.events]) == (True, 1, [1])
+
+
+def test_json_says_that_the_story_began_anew(world: World, anew: dict[str, Any]) -> None:
+    def page(query: str) -> dict[str, Any]:
+        return world.client.get(anew["events"] + query, headers={"Accept": "application/json"}).json
+
+    first = page("?after=3&limit=2")
+    assert [event["seq"] for event in first["events"]] == [1, 2]
+    assert (first["next"], first["reset"]) == ("1:2", True)
+    rest = page(f"?after={first['next']}&limit=2")
+    assert [(event["seq"], event["epoch"]) for event in rest["events"]] == [(3, 1)]
+    assert rest["next"] is None
+    assert "reset" not in rest
+    assert page("?after=1:3") == {"events": [], "next": None}
 
 
 def test_waiting_for_a_run_ends_with_it(world: World, run: dict[str, Any]) -> None:

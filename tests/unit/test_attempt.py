@@ -11,7 +11,7 @@ from app.errors import OutOfMemory, ServerUnavailable
 from app.live.memory import MemoryLive
 from app.models.event import NewEvent
 from app.models.run import Run, RunStatus, WorkerRef
-from app.ports import Ack, Outcome
+from app.ports import Ack, Leaving, Outcome
 from app.runs.attempt import Attempt
 
 WORKER = WorkerRef("i-1", "worker@host", "worker")
@@ -51,7 +51,7 @@ class Ticker:
 class World:
     def __init__(self, *, max_events: int = 100, max_bytes: int = 10_000) -> None:
         self.now = 1000.0
-        self.stopping = False
+        self.leaving: Leaving | None = None
         self.ticker = Ticker()
         self.live = FlakyLive(lambda: int(self.now * 1000))
         self.live.create(Run("r", "d", "v", "f", "v1", "worker", created_ms=0))
@@ -66,7 +66,7 @@ class World:
             monotonic=lambda: self.now,
             random=lambda: 0.5,
             count=lambda key, packet: 1,
-            stopping=lambda: self.stopping,
+            leaving=lambda: self.leaving,
             die=lambda: self.deaths.append(self.now),
             lease_ttl_s=30,
             timeout_s=3600,
@@ -202,12 +202,14 @@ def test_an_attempt_has_its_time(world: World) -> None:
         world.attempt.check()
 
 
-def test_a_stopping_process_hands_back_at_the_next_node(world: World) -> None:
+@pytest.mark.parametrize("reason", ["stopping", "draining"])
+def test_a_process_that_leaves_hands_back_at_the_next_node(world: World, reason: Leaving) -> None:
     world.attempt.check()
-    world.stopping = True
-    with pytest.raises(HandBack):
+    world.leaving = reason
+    with pytest.raises(HandBack) as wish:
         world.attempt.check()
-    assert world.attempt.hand_back("stopping")
+    assert wish.value.reason == reason
+    assert world.attempt.hand_back(reason)
     run = world.live.get("r")
     assert run is not None
     assert (run.status, run.attempt, run.losses) == (RunStatus.QUEUED, 2, 0)

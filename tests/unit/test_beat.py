@@ -86,6 +86,20 @@ def test_something_worth_saying_is_said_without_waiting(celery: Celery, clock: C
     assert calls == [100.0, 101.0]
 
 
+def test_something_worth_saying_that_happens_during_a_call_is_said_after_it(celery: Celery, clock: Clock) -> None:
+    calls: list[float] = []
+
+    def beat() -> None:
+        calls.append(clock.now)
+        if len(calls) == 1:
+            schedule.call_soon()
+
+    schedule = scheduler(celery, LocalEntry("heartbeat", 10, beat))
+    for _ in range(3):
+        schedule.tick()
+    assert calls == [100.0, 100.0]
+
+
 def test_a_beat_runs_in_a_thread_until_it_is_stopped(celery: Celery) -> None:
     beaten = Event()
     beat = Beat(celery, LocalEntry("heartbeat", 0.01, beaten.set))

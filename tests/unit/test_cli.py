@@ -247,6 +247,17 @@ def test_watch_shows_a_line_an_event_for_people_and_for_programs(api: Api) -> No
     assert [json.loads(line) for line in lines] == EVENTS
 
 
+def test_watch_says_that_the_story_begins_anew(api: Api) -> None:
+    reset = b'event: reset\ndata: {"run_id": "r1", "epoch": 1}\nid: 1:0\n\n'
+    api.answers["GET", "/api/v1/runs/r1/events"] = reset + sse()
+    api.answers["GET", "/api/v1/runs/r1"] = COMPLETED
+    lines = rolecall("watch", "r1", "--after", "2", api=api).stdout.splitlines()
+    assert len(lines) == 1 + len(EVENTS)
+    assert "its story begins anew" in lines[0]
+    lines = rolecall("watch", "r1", "--after", "2", "--json", api=api).stdout.splitlines()
+    assert json.loads(lines[0]) == {"type": "reset", "run_id": "r1", "epoch": 1}
+
+
 def test_run_with_follow_is_a_run_and_a_watch(api: Api) -> None:
     api.answers["POST", "/api/v1/deployments/greeting/runs"] = (202, RUN)
     api.answers["GET", "/api/v1/runs/r1/events"] = sse()
@@ -272,7 +283,7 @@ def test_workers_roles_and_runs_are_tables_for_people_and_the_answer_for_program
     role = {"healthy": True, "eligible": False, "workers": 1, "free": 0, "queued": 3, "oldestQueuedS": 4.2}
     answers = {
         "workers": ("/admin/workers", {"workers": [WORKER], "roles": {}}, "gpu-worker@host gpu-worker unhealthy 1 2 7"),
-        "roles": ("/admin/roles", {"roles": {"worker": role}}, "worker yes no 1 0 3 4 s"),
+        "roles": ("/admin/roles", {"roles": {"worker": role}}, "worker yes no no 1 0 3 4 s"),
         "runs": ("/api/v1/runs", {"items": [FAILED], "next": None}, "r1 failed greeting stable worker 1"),
     }
     for command, (path, answer, row) in answers.items():

@@ -152,6 +152,18 @@ def test_following_an_ended_run_from_its_last_event_gives_nothing(no_pause: list
     assert streams.resumed == ["9"]
 
 
+def test_a_story_that_begins_anew_is_told_and_followed_by_its_own_ids(no_pause: list[float]) -> None:
+    reset = b'event: reset\ndata: {"run_id": "r", "epoch": 1}\nid: 1:0\n\n'
+    anew = [event(seq, kind) | {"epoch": 1} for seq, kind in ((1, "run.queued"), (2, "run.cancelled"))]
+    parts = [f"id: 1:{one['seq']}\nevent: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in anew]
+    streams = Streams(Broken(sse(event(1), event(2)) + reset), Broken(parts[0]), Broken(parts[1]))
+    with api(streams) as client:
+        seen = list(client.follow("r"))
+    assert [one.id for one in seen] == ["1", "2", "1:0", "1:1", "1:2"]
+    assert [one.reset for one in seen] == [False, False, True, False, False]
+    assert streams.resumed == [None, "1:0", "1:1"]
+
+
 def test_following_gives_up_when_its_patience_is_over(no_pause: list[float]) -> None:
     def answer(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
@@ -182,5 +194,10 @@ def test_any_text_arrives_unchanged_wherever_the_bytes_are_cut(texts: list[str],
 
 
 def test_line_ends_comments_and_several_data_lines_are_read_as_the_standard_says() -> None:
-    stream = b'retry: 500\r\n: hello\r\nid:7\r\ndata: {"a":\r\ndata:1}\r\n\r\nevent: x\n\ndata: {"b": 2}\n\ndata: {"cut'
-    assert list(read_stream([stream])) == [Received("7", {"a": 1}), Received("7", {"b": 2})]
+    stream = b'retry: 500\r\n: hello\r\nid:7\r\ndata: {"a":\r\ndata:1}\r\n\r\nevent: x\n\n'
+    stream += b'data: {"b": 2}\n\nevent:y\ndata: {}\n\ndata: {"cut'
+    assert list(read_stream([stream])) == [
+        Received("7", {"a": 1}),
+        Received("7", {"b": 2}),
+        Received("7", {}, "y"),
+    ]

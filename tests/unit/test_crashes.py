@@ -110,9 +110,9 @@ def hand_back(world: Mortal) -> None:
     world.start("half")
     nudge = world.take("worker")
     assert nudge is not None
-    asked = iter([False, False])
+    asked = iter([None, None])
     executor = world.executor("worker")
-    executor._stopping = lambda: next(asked, True)
+    executor._leaving = lambda: next(asked, "stopping")
     world.mortal(executor, "_store", "_live", "_dispatcher")
     executor.execute(nudge.run_id, "doomed")
 

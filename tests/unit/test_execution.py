@@ -10,7 +10,7 @@ import pytest
 from app.errors import ServerUnavailable
 from app.models.run import RunStatus
 from app.nodes.registry import HandlerRegistry
-from app.ports import Nudge
+from app.ports import Leaving, Nudge
 from app.runs.execution import Limits
 from tests.integration.flows import counting, document, node
 from tests.memory_world import MemoryWorld
@@ -59,10 +59,21 @@ def test_a_worker_without_the_handler_hands_the_run_back_and_is_not_given_it_aga
     assert (now.status, now.attempt, now.losses, now.excluded) == (RunStatus.QUEUED, 2, 0, ("worker-1",))
 
 
-def test_a_stopping_worker_claims_nothing(world: MemoryWorld) -> None:
+@pytest.mark.parametrize("reason", ["stopping", "draining"])
+def test_a_worker_that_leaves_claims_nothing(world: MemoryWorld, reason: Leaving) -> None:
     run = world.runs.start("counting", {})
-    assert world.executor(stopping=True).execute(run.run_id, "t") == "stopping"
+    assert world.executor(leaving=reason).execute(run.run_id, "t") == reason
     assert world.run(run).status is RunStatus.QUEUED
+
+
+def test_a_worker_that_leaves_puts_the_nudge_back_that_it_took(world: MemoryWorld) -> None:
+    run = world.runs.start("counting", {})
+    nudge = world.take("worker")
+    assert world.executor(leaving="draining").execute(run.run_id, "t") == "draining"
+    assert world.take("worker") == nudge
+    world.runs.cancel(run.run_id)
+    assert world.executor(leaving="draining").execute(run.run_id, "t") == "draining"
+    assert world.take("worker") is None
 
 
 def test_while_the_ledger_is_away_the_run_goes_back_with_a_nudge(
@@ -181,3 +192,14 @@ def test_an_attempt_that_takes_too_long_is_repeated_as_the_flow_allows() -> None
         world.now_s += 3
     assert world.work() == ["failed"]
     assert world.run(run).retries == 2
+
+
+def test_a_run_is_handed_back_to_a_role_that_can_go_on_at_once(world: MemoryWorld) -> None:
+    world.deploy("either", counting("either"), only=(1, ["worker", "gpu-worker"]))
+    run = world.runs.start("either", {})
+    assert world.run(run).target_role == "worker"
+    world.beat("gpu-worker")
+    assert world.work(handlers=HandlerRegistry(), elsewhere=lambda _: "gpu-worker") == ["handed_back"]
+    handed = world.run(run)
+    assert (handed.target_role, handed.attempt, handed.losses) == ("gpu-worker", 2, 0)
+    assert world.work("gpu-worker") == ["completed"]

@@ -16,7 +16,7 @@ from app.clock import from_rfc3339, to_rfc3339
 from app.errors import BadRequest
 from app.models.base import parse
 from app.models.deployment import MAX_VARIANTS, MAX_WEIGHT, Deployment, DeploymentIn
-from app.models.event import TERMINAL, Event
+from app.models.event import START, TERMINAL, Event, Place
 from app.models.flow import Flow, FlowVersion, version_id_of
 from app.models.heartbeat import Heartbeat, WorkerState
 from app.models.json_value import MAX_DEPTH, MAX_SAFE_INTEGER, canonical, check_json, dumps, find_fault, loads
@@ -293,6 +293,33 @@ def test_an_event_of_an_unknown_type_passes_through() -> None:
     assert Event.from_wire(json.loads(dumps(event.to_wire())) | {"newField": 1}) == event
     assert not event.terminal
     assert set(Event("r", 1, 1, "log", 0).to_wire()) == {"run_id", "seq", "attempt", "type", "at"}
+    anew = Event("r", 1, 1, "log", 0, epoch=2)
+    assert anew.to_wire()["epoch"] == 2
+    assert Event.from_wire(anew.to_wire()) == anew
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "wire"),
+    [
+        ("0", START, 0),
+        ("12", Place(12), 12),
+        ("0:12", Place(12), 12),
+        ("1:0", Place(0, 1), "1:0"),
+        ("2:7", Place(7, 2), "2:7"),
+    ],
+)
+def test_a_place_in_a_log_is_read_as_it_is_written(text: str, place: Place, wire: int | str) -> None:
+    assert Place.parse(text) == place
+    assert place.to_wire() == wire
+    assert Place.parse(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "1:", ":1", "-1", "1.0", " 1", "1\n", "٣", "1:2:3", str(2**53), f"{2**53}:1", "9" * 5000]
+)
+def test_what_is_no_place_in_a_log_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be the id of an event"):
+        Place.parse(text)
 
 
 def test_a_heartbeat_of_a_newer_worker_is_read_and_the_seeds_eight_fields_are_enough() -> None:

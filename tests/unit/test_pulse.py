@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ class World:
         self.register = MemoryRegister(lambda: self.now_ms, interval_ms=10_000, ttl_ms=30_000, lease_ttl_ms=30_000)
         self.activity = Activity(executes=True, pool="prefork", concurrency=2)
         self.held: list[tuple[str, str]] = []
+        self.told: list[bool] = []
 
     def pulse(self, *checks: HealthCheck, register: object = None) -> Pulse:
         return Pulse(
@@ -38,9 +40,17 @@ class World:
             activity=lambda: self.activity,
             nodes=frozenset({"core/log", "core/delay"}),
             leases=lambda: self.held,
+            told=self.hear,
             lease_ttl_ms=30_000,
             monotonic=lambda: self.now_ms / 1000,
         )
+
+    def hear(self, drain: bool) -> bool:
+        """Drain as a worker does: at once, and until it has opened its queue again."""
+        self.told.append(drain)
+        begins = drain and not self.activity.draining
+        self.activity = replace(self.activity, draining=drain or self.activity.draining)
+        return begins
 
 
 @pytest.fixture
@@ -141,6 +151,23 @@ def test_a_refused_beat_is_said_again_with_what_was_learned_of_the_servers_clock
     pulse.beat()
     # Nothing is known at first; then the clocks' distance is, then it is learned afresh.
     assert register.expected == [None, 787_000, 777_000]
+
+
+def test_a_process_that_is_told_to_drain_says_that_it_does_at_once(world: World) -> None:
+    world.register.drain("node", WHO.node, by="me")
+    pulse = world.pulse()
+    pulse.beat()
+    [instance] = world.register.instances()
+    assert instance.heartbeat.draining
+    pulse.beat()
+    world.register.undrain("node", WHO.node)
+    pulse.beat()
+    assert world.told == [True, True, False]
+
+
+def test_a_beat_that_was_not_taken_tells_nothing(world: World) -> None:
+    world.pulse(register=Refusing(lambda _: BeatReply(accepted=False, server_ms=1, drain=True))).beat()
+    assert world.told == []
 
 
 def test_goodbye_is_at_once_and_final(world: World) -> None:

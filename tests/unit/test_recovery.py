@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.live.memory import MemoryLive
+from app.models.event import Place
 from app.models.run import Run, RunStatus
 from app.ports import Page
 from app.runs.recovery import GRACE_MS
@@ -46,7 +47,7 @@ def test_runs_that_redis_lost_are_made_anew_and_end(world: Keepers) -> None:
         assert (recorded.status, recorded.attempt, recorded.epoch, recorded.losses) == (RunStatus.COMPLETED, 2, 1, 0)
         assert recorded.created_ms == run.created_ms
         events = world.runs.events(run.run_id)
-        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert [event.place for event in events] == [Place(seq, 1) for seq in range(1, len(events) + 1)]
         assert events[0].data is not None
         assert events[0].data["reason"] == "live_state_lost"
     assert world.store.counter("shop") == 5
@@ -168,3 +169,14 @@ def test_a_run_whose_end_is_recorded_while_it_is_made_anew_is_not_run_again(worl
     world.live_on(RECOVERY_S)
     assert world.live.get(run.run_id) is None
     assert world.run(run).status is RunStatus.COMPLETED
+
+
+def test_a_run_lost_again_before_the_ledger_has_heard_of_it_gets_another_epoch(world: Keepers) -> None:
+    run = world.start()
+    epochs = []
+    for _ in range(2):
+        lose(world)
+        while (again := world.live.get(run.run_id)) is None:
+            world.live_on(PERIOD_S)
+        epochs.append(again.epoch)
+    assert epochs == [1, 2]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.models.run import Run, RunStatus
-from app.runs.rescue import MOVE_AFTER_S, NUDGE_AGAIN_S, PAUSES_MS
+from app.runs.rescue import MOVE_AFTER_S, NUDGE_AGAIN_S, PAUSES_MS, NextRole
 from tests.integration.flows import counting
 from tests.memory_world import MemoryWorld
 
@@ -295,3 +295,20 @@ def test_what_has_ended_leaves_redis_when_it_is_on_record(world: Keepers) -> Non
     assert world.run(run).status is RunStatus.COMPLETED
     assert world.runs.events(run.run_id) == before
     assert world.store.journal(run.run_id) == []
+
+
+# --- who goes on -------------------------------------------------------------------------------------------------
+
+
+def test_the_next_role_is_one_that_the_variant_allows_and_that_can_now(world: Keepers) -> None:
+    services = world.services
+    chosen = NextRole(live=world.live, register=services.register, catalog=services.catalog, default_role=None)
+    run = world.run(world.start("both"))
+    other = {"worker": "gpu-worker", "gpu-worker": "worker"}[run.target_role]
+    world.beat(run.target_role, draining=True)
+    assert chosen.now(run) == other
+    world.beat(other, draining=True)
+    assert chosen.now(run) is None
+    world.now_s += 60
+    world.beat("dispatcher")
+    assert chosen.now(run) is None, "after a gap nobody knows"

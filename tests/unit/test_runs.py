@@ -245,7 +245,7 @@ def test_while_redis_is_away_the_events_of_an_ended_run_are_read_from_the_ledger
     monkeypatch.setattr(world.live, "get", _away)
     monkeypatch.setattr(world.live, "events", _away)
     assert world.runs.events(run.run_id) == events
-    assert world.runs.events(run.run_id, after=events[-1].seq) == []
+    assert world.runs.events(run.run_id, after=events[-1].place) == []
 
 
 # --- cancel and retry --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from admin.shared_log import SharedLog
 from app.errors import ServerUnavailable
-from app.models.event import Event
+from app.models.event import START, Event, Place
 from app.runs.log import LogPage
 
 PATIENCE_S = 10
@@ -23,9 +23,9 @@ class SlowLog:
 
     def __init__(self) -> None:
         self.begun: Queue[Future[LogPage]] = Queue()
-        self.asked: list[tuple[str, int, int]] = []
+        self.asked: list[tuple[str, Place, int]] = []
 
-    def read(self, run_id: str, after: int, limit: int) -> LogPage:
+    def read(self, run_id: str, after: Place, limit: int) -> LogPage:
         outcome: Future[LogPage] = Future()
         self.asked.append((run_id, after, limit))
         self.begun.put(outcome)
@@ -39,7 +39,7 @@ def page(seq: int) -> LogPage:
     return LogPage([Event("run", seq, 1, "log", 0)], over=False)
 
 
-def waiting(log: SharedLog, readers: int, after: int = 0) -> Callable[[], bool]:
+def waiting(log: SharedLog, readers: int, after: Place = START) -> Callable[[], bool]:
     """Return whether so many readers have come."""
     return lambda: (place := log._places.get(("run", after, 25))) is not None and place.readers == readers
 
@@ -57,9 +57,9 @@ def test_readers_who_come_while_a_reading_goes_on_share_the_next_one() -> None:
     slow = SlowLog()
     log = SharedLog(slow.read)
     with ThreadPoolExecutor(20) as pool:
-        first = pool.submit(log.read, "run", 0, 25)
+        first = pool.submit(log.read, "run", START, 25)
         early = slow.next_reading()
-        others = [pool.submit(log.read, "run", 0, 25) for _ in range(15)]
+        others = [pool.submit(log.read, "run", START, 25) for _ in range(15)]
         until(waiting(log, 16))
         early.set_result(page(1))
         assert first.result(PATIENCE_S) == page(1)
@@ -75,7 +75,7 @@ def test_nobody_gets_a_reading_that_began_before_they_asked() -> None:
 
     def is_new_enough(_: int) -> bool:
         asked_at = monotonic_ns()
-        return log.read("run", 0, 25).events[0].seq >= asked_at
+        return log.read("run", START, 25).events[0].seq >= asked_at
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(is_new_enough, range(3_000)))
@@ -85,30 +85,30 @@ def test_readers_at_other_places_do_not_wait_for_each_other() -> None:
     slow = SlowLog()
     log = SharedLog(slow.read)
     with ThreadPoolExecutor(2) as pool:
-        stuck = pool.submit(log.read, "run", 0, 25)
+        stuck = pool.submit(log.read, "run", START, 25)
         held = slow.next_reading()
-        other = pool.submit(log.read, "run", 7, 25)
+        other = pool.submit(log.read, "run", Place(7), 25)
         slow.next_reading().set_result(page(8))
         assert other.result(PATIENCE_S) == page(8)
         held.set_result(page(1))
         assert stuck.result(PATIENCE_S) == page(1)
-    assert slow.asked == [("run", 0, 25), ("run", 7, 25)]
+    assert slow.asked == [("run", START, 25), ("run", Place(7), 25)]
 
 
 def test_an_error_is_the_error_of_all_who_share_the_reading_and_of_nobody_later() -> None:
     slow = SlowLog()
     log = SharedLog(slow.read)
     with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(log.read, "run", 0, 25)
+        first = pool.submit(log.read, "run", START, 25)
         early = slow.next_reading()
-        others = [pool.submit(log.read, "run", 0, 25) for _ in range(5)]
+        others = [pool.submit(log.read, "run", START, 25) for _ in range(5)]
         until(waiting(log, 6))
         early.set_result(page(1))
         slow.next_reading().set_exception(ServerUnavailable("redis", "no answer in time"))
         for other in others:
             with pytest.raises(ServerUnavailable):
                 other.result(PATIENCE_S)
-        later = pool.submit(log.read, "run", 0, 25)
+        later = pool.submit(log.read, "run", START, 25)
         slow.next_reading().set_result(page(2))
 
         assert (first.result(PATIENCE_S), later.result(PATIENCE_S)) == (page(1), page(2))
@@ -119,9 +119,9 @@ def test_whoever_is_cut_off_while_reading_leaves_the_next_one_to_read() -> None:
     slow = SlowLog()
     log = SharedLog(slow.read)
     with ThreadPoolExecutor(3) as pool:
-        killed = pool.submit(log.read, "run", 0, 25)
+        killed = pool.submit(log.read, "run", START, 25)
         early = slow.next_reading()
-        others = [pool.submit(log.read, "run", 0, 25) for _ in range(2)]
+        others = [pool.submit(log.read, "run", START, 25) for _ in range(2)]
         until(waiting(log, 3))
         early.set_exception(KeyboardInterrupt())
         slow.next_reading().set_exception(KeyboardInterrupt())
@@ -136,6 +136,6 @@ def test_whoever_is_cut_off_while_reading_leaves_the_next_one_to_read() -> None:
 def test_nothing_is_kept_once_it_was_taken() -> None:
     log = SharedLog(lambda *_: page(1))
 
-    assert log.read("run", 0, 25) == page(1)
+    assert log.read("run", START, 25) == page(1)
 
     assert not log._places

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from app.client import Received
 from app.models.event import (
     NODE_COMPLETED,
     NODE_STARTED,
+    RESET,
     RUN_CANCELLED,
     RUN_COMPLETED,
     RUN_FAILED,
@@ -211,6 +214,54 @@ def test_a_follower_that_missed_or_doubled_an_event_or_gave_up_is_seen() -> None
     for seen in ([], log[:-1], log[1:], [*log[:2], *log[1:]], [*log[:1], *log[2:]]):
         assert broken(sound, told=(Told("r1", seen),)) == ["one story"]
     assert broken(sound, told=(Told("r1", log, broken="no answer"),)) == ["one story"]
+
+
+def anew(epoch: int = 1) -> Trace:
+    """A record of a run that was made anew so often."""
+    sound = trace(epoch=epoch)
+    return replace(sound, events=[replace(event, epoch=epoch) for event in sound.events])
+
+
+def hears(told: Told, events: Iterable[Event]) -> None:
+    for event in events:
+        told.hear(Received(str(event.place), event.to_wire(), event.type))
+
+
+def resets(told: Told, epoch: int) -> None:
+    told.hear(Received(f"{epoch}:0", {"run_id": "r1", "epoch": epoch}, RESET))
+
+
+def test_events_of_a_lost_story_in_the_record_are_seen() -> None:
+    assert broken(anew()) == []
+    sound = anew()
+    assert broken(replace(sound, events=[*trace().events[:2], *sound.events[2:]])) == ["gapless"]
+    assert broken(trace(epoch=1)) == ["gapless"]
+
+
+@pytest.mark.parametrize("seen", [0, 1, 5])
+def test_a_follower_who_was_reset_has_the_new_story(seen: int) -> None:
+    told = Told("r1")
+    hears(told, trace().events[:seen])
+    resets(told, 2)
+    assert broken(anew(2), told=(told,)) == ["one story"]
+    assert not told.over
+    hears(told, anew(2).events)
+    assert broken(anew(2), told=(told,)) == []
+    assert told.last_id == "2:5"
+
+
+def test_a_follower_who_was_not_reset_or_for_nothing_or_saw_gaps_before_is_seen() -> None:
+    old, new = trace().events, anew().events
+    unaware, aimless, gaps = Told("r1"), Told("r1"), Told("r1")
+    hears(unaware, [*old[:2], *new[2:]])
+    hears(aimless, new[:3])
+    resets(aimless, 1)
+    hears(gaps, [old[0], old[2]])
+    resets(gaps, 1)
+    for told in (aimless, gaps):
+        hears(told, new)
+    for told in (unaware, aimless, gaps):
+        assert broken(anew(), told=(told,)) == ["one story"]
 
 
 def test_the_dead_and_the_missing_in_the_register_are_seen() -> None:

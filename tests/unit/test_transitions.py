@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app import ports
-from app.models.event import Event, NewEvent
+from app.models.event import Event, NewEvent, Place
 from app.models.run import RUN_SCHEMA, Run, RunError, RunStatus, WorkerRef
 from app.ports import Ack, Outcome
 from app.transitions import (
@@ -441,8 +441,10 @@ def test_a_run_that_has_ever_started_does_not_expire() -> None:
     assert story.does(claim("t2")).run is not None
 
 
-def test_a_run_made_anew_was_accepted_when_it_was() -> None:
-    assert Story(created_ms=5, epoch=1).run.created_ms == 5
+def test_a_run_made_anew_was_accepted_when_it_was_and_its_events_bear_its_epoch() -> None:
+    story = Story(claim(), created_ms=5, epoch=1)
+    assert story.run.created_ms == 5
+    assert [event.place for event in story.events] == [Place(1, 1), Place(2, 1)]
 
 
 # --- break -------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ end
 -- Number an event and write it. 1 command.
 local function log(run, now, event)
   run.seq = run.seq + 1
-  redis.call('XADD', KEYS[2], run.seq .. '-0', 'attempt', run.attempt, 'at', now, 'event', event)
+  redis.call('XADD', KEYS[2], run.seq .. '-' .. run.epoch, 'attempt', run.attempt, 'at', now, 'event', event)
 end
 
 -- Write the batch ARGV[first..] unless it is empty or its number was seen before. 1 command an event.

@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-oom
--- ARGV: prefix, id, first seq, limit. Answers with one text of seq, attempt, time and event, one after the other.
+-- ARGV: prefix, id, first seq, limit. Answers with one text of id, attempt, time and event, one after the other.
 -- 1 command: XRANGE.
 local words = {}
 for i, entry in ipairs(redis.call('XRANGE', KEYS[2], ARGV[3] .. '-0', '+', 'COUNT', ARGV[4])) do

@@ -7,9 +7,10 @@ local PREFIX, SEEN_EPOCH = ARGV[1], ARGV[2]
 local TTL, SILENCE, UNKNOWN = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local BATCH = 200
 
-local PULSE, SEEN, BEATS, ENTRIES, WORKERS, SLOTS, NODES, HOLDERS =
+local PULSE, SEEN, BEATS, ENTRIES, WORKERS, SLOTS, NODES, HOLDERS, DRAINS =
   PREFIX .. 'register:pulse', PREFIX .. 'register:seen', PREFIX .. 'register:beats', PREFIX .. 'register:entries',
-  PREFIX .. 'register:workers', PREFIX .. 'register:slots', PREFIX .. 'register:nodes', PREFIX .. 'register:holders'
+  PREFIX .. 'register:workers', PREFIX .. 'register:slots', PREFIX .. 'register:nodes', PREFIX .. 'register:holders',
+  PREFIX .. 'register:drains'
 
 local time = redis.call('TIME')
 local NOW = time[1] * 1000 + math.floor(time[2] / 1000)

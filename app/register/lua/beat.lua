@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- ARGV from 6: instance, heartbeat, entry, nodes-hash, nodes, when the sender expects this to arrive ('' if it does not
--- know), how far from it is too far. Answers {accepted, now, gap, epoch}. 9 commands for an unchanged instance.
-local instance, heartbeat, entry, hash, nodes, expected, tolerance = unpack(ARGV, 6)
-if expected ~= '' and math.abs(NOW - expected) > tonumber(tolerance) then return {0, NOW, 0, ''} end
+-- know), how far from it is too far, node, role. Answers {accepted, now, gap, epoch, drain}. 10 commands for an unchanged
+-- instance.
+local instance, heartbeat, entry, hash, nodes, expected, tolerance, node, role = unpack(ARGV, 6)
+if expected ~= '' and math.abs(NOW - expected) > tonumber(tolerance) then return {0, NOW, 0, '', 0} end
 
 local pulse = read_pulse()
 local gap = silent(pulse)
@@ -24,4 +25,5 @@ redis.call('HSET', BEATS, instance, heartbeat)
 redis.call('ZADD', SEEN, NOW, instance)
 prune(pulse)
 redis.call('PUBLISH', PREFIX .. 'worker.heartbeat', heartbeat)
-return {1, NOW, gap and 1 or 0, pulse.epoch}
+local drains = redis.call('HMGET', DRAINS, 'node:' .. node, 'role:' .. role)
+return {1, NOW, gap and 1 or 0, pulse.epoch, (drains[1] or drains[2]) and 1 or 0}

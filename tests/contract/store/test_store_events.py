@@ -24,6 +24,9 @@ def test_events_come_back_as_they_were(store: Store) -> None:
     store.append_events("r1", written)
     assert store.events("r1") == written
     assert store.events("r2") == []
+    anew = [Event("r2", seq, 2, "log", 0, epoch=1) for seq in (1, 2)]
+    store.append_events("r2", anew)
+    assert store.events("r2") == anew
 
 
 def test_nothing_appended_is_nothing_stored(store: Store) -> None:
