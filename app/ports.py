@@ -180,6 +180,9 @@ class Store(Protocol):
     def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return stored events with ``seq`` > ``after``, in order."""
 
+    def drop_events(self, run_id: str) -> None:
+        """Forget stored events of an open run: a part of a story that Redis has lost, and that begins anew."""
+
     # The journal of a run
     def journal(self, run_id: str) -> list[JournalPage]:
         """Return the pages of a run's journal, in order."""

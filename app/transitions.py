@@ -216,6 +216,22 @@ def terminal_event(outcome: Outcome) -> NewEvent:
     raise ValueError(f"an outcome must be completed, failed with an error, or cancelled, not {outcome}")
 
 
+def ended_by(run: Run, last: Event) -> Run:
+    """Return the run as its terminal event left it; the event says all of it."""
+    data = last.data or {}
+    return run.with_(
+        status=RunStatus(last.type.removeprefix("run.")),
+        attempt=last.attempt,
+        epoch=last.epoch,
+        output=data.get("output"),
+        error=RunError.from_wire(data["error"]) if "error" in data else None,
+        ended_ms=last.at_ms,
+        waiting_for=None,
+        seq=last.seq,
+        rev=run.rev + 1,
+    )
+
+
 def worker_lost(attempt: int, max_losses: int, reason: str) -> RunError:
     """Return why a run fails whose workers were lost ``max_losses`` times."""
     message = f"lost its worker {max_losses} times, the most that RUN_MAX_ATTEMPTS allows; the last time: {reason}"

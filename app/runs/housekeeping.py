@@ -72,8 +72,8 @@ class Housekeeping:
     def mirror(self) -> int:
         """Bring the ledger up to the live state; return how many runs were brought up.
 
-        First what became of the run, then its events, then its live state may go: a crash in between costs a repetition
-        and nothing else.
+        Of a run that has ended first its events, then what became of it, then its live state may go: a crash in between
+        costs a repetition and nothing else.
         """
         done = 0
         while runs := self._live.changed(BATCH):
@@ -104,14 +104,15 @@ class Housekeeping:
         self._live.mirrored(run.run_id, run.rev)
 
     def _keep(self, run: Run) -> None:
-        """Bring a run's end and its whole story to the ledger, and let its live state go."""
-        # Read before anything is written: an end without its story, lost with Redis, is not recorded. The run is then
-        # open on record, and made anew.
+        """Bring a run's whole story to the ledger, then its end, and let its live state go."""
         events = self._story(run)
         if not events or events[-1].place != Place(run.seq, run.epoch):
+            # Redis has lost it since: the run is open on record, and is made anew.
             return
-        if self._store.mirror_run(run) or self._is_on_record(run):
+        if self._is_its_life(run):
+            # The story first: an end without one could not be told any more once Redis has lost it.
             self._store.append_events(run.run_id, events)
+            self._store.mirror_run(run)
         self._store.drop_journal(run.run_id)
         self._live.archived(run.run_id, keep_ms=self._keep_ms)
 
@@ -121,7 +122,9 @@ class Housekeeping:
             events += more
         return events
 
-    def _is_on_record(self, run: Run) -> bool:
-        """Return whether it is this very life of the run whose end is on record: its events may be missing there."""
+    def _is_its_life(self, run: Run) -> bool:
+        """Return whether the record is of this very life of the run, and not of a later one or of another end."""
         record = self._store.get_run(run.run_id)
-        return record is not None and (record.epoch, record.attempt, record.rev) == (run.epoch, run.attempt, run.rev)
+        if record is None:
+            return False
+        return record.epoch <= run.epoch and (not record.ended or record.rev == run.rev)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from app.models.event import Event
 from app.models.run import Run, RunStatus
 from app.ports import Dispatcher, Live, RunFilter, Store
 from app.runs.rescue import send_nudge
+from app.transitions import ended_by
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class Recovery:
                 return
 
     def _renew(self, run: Run) -> bool:
+        if self._settle(run):
+            return False
         again = make_anew(self._store, self._live, run)
         if again is None:
             return False
@@ -88,6 +92,20 @@ class Recovery:
             self._live.cancel(run.run_id)
         else:
             send_nudge(self._dispatcher, again)
+        return True
+
+    def _settle(self, run: Run) -> bool:
+        """Record the end of a run whose whole story is on record already: Redis was lost between the two."""
+        events: list[Event] = []
+        while more := self._store.events(run.run_id, after=len(events)):
+            events += more
+        if not events:
+            return False
+        if not events[-1].terminal:
+            self._store.drop_events(run.run_id)
+            return False
+        self._store.mirror_run(ended_by(run, events[-1]))
+        self._live.drop(run.run_id)
         return True
 
 

@@ -237,6 +237,10 @@ class MemoryStore:
             chunks = [chunk for chunk in self._events.get(run_id, []) if chunk["last"] > after]
         return [event for chunk in chunks for event in records.events_of(chunk) if event.seq > after][:limit]
 
+    def drop_events(self, run_id: str) -> None:
+        with self._lock:
+            self._events.pop(run_id, None)
+
     # --- the journal of a run, idempotency keys of nodes ---------------------------------------------------------
 
     def journal(self, run_id: str) -> list[JournalPage]:

@@ -346,6 +346,9 @@ class MongoStore:
                     break
         return events[:limit]
 
+    def drop_events(self, run_id: str) -> None:
+        self._collection("events").delete_many({"runId": run_id})
+
     # --- the journal of a run, idempotency keys of nodes ---------------------------------------------------------
 
     def journal(self, run_id: str) -> list[JournalPage]:

@@ -9,7 +9,7 @@ import pytest
 
 from app.live.memory import MemoryLive
 from app.models.event import Place
-from app.models.run import Run, RunStatus
+from app.models.run import Run, RunError, RunStatus
 from app.ports import Page
 from app.runs.recovery import GRACE_MS
 from tests.integration.flows import counting
@@ -180,3 +180,39 @@ def test_a_run_lost_again_before_the_ledger_has_heard_of_it_gets_another_epoch(w
             world.live_on(PERIOD_S)
         epochs.append(again.epoch)
     assert epochs == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["completed", "failed", "cancelled"])
+def test_an_end_that_redis_lost_after_its_story_was_recorded_is_read_from_the_story(world: Keepers, how: str) -> None:
+    run = world.start()
+    if how == "completed":
+        world.work("worker")
+    elif how == "cancelled":
+        world.live.cancel(run.run_id)
+    else:
+        world.live.fail_queued(run.run_id, attempt=1, error=RunError("queue_timeout", "nobody came", 1))
+    ended = world.live.get(run.run_id)
+    assert ended is not None
+    world.store.append_events(run.run_id, world.live.events(run.run_id))
+    lose(world)
+    world.live_on(RECOVERY_S)
+    recorded = world.store.get_run(run.run_id)
+    assert recorded is not None
+    for field in ("status", "attempt", "output", "error", "ended_ms", "seq", "epoch"):
+        assert getattr(recorded, field) == getattr(ended, field), field
+    assert recorded.status.value == how
+    assert "completed" not in world.work("worker")
+
+
+def test_a_part_of_a_lost_story_does_not_stay_under_the_new_one(world: Keepers) -> None:
+    run = world.start()
+    world.work("worker")
+    world.store.append_events(run.run_id, world.live.events(run.run_id, limit=3))
+    lose(world)
+    world.live_on(RECOVERY_S)
+    assert world.work("worker")[0] == "completed"
+    world.live_on(PERIOD_S)
+    events = world.store.events(run.run_id)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert {event.epoch for event in events} == {1}
+    assert events[-1].terminal

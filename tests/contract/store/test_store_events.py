@@ -118,3 +118,15 @@ def test_after_any_calls_the_stored_events_are_1_to_n(calls: list[tuple[int, int
             store.append_events("r", events("r", first, first + more))
             reach = max(reach, first + more)
         assert store.events("r") == events("r", 1, reach)
+
+
+def test_dropped_events_make_room_for_another_story(store: Store) -> None:
+    store.append_events("r1", events("r1", 1, 5))
+    store.append_events("r2", events("r2", 1, 2))
+    store.drop_events("r1")
+    store.drop_events("none")
+    assert store.events("r1") == []
+    anew = [Event("r1", seq, 2, "log", 0, epoch=1) for seq in (1, 2)]
+    store.append_events("r1", anew)
+    assert store.events("r1") == anew
+    assert len(store.events("r2")) == 2
