@@ -16,9 +16,10 @@ up: $(VENV)/.embedded ## Install what is needed, start everything, load the exam
 test: $(VENV)/.test ## Install what is needed, check the code, run the quick tests
 	@$(MAKE) --no-print-directory -j2 lint quick
 
-# Tests wait for real processes half of the time, so two files at a time keep two cores busy.
+# Tests wait for real processes half of the time, so two files at a time keep two cores busy; in their own order, for
+# xdist would put files of few tests last, and those are the long ones.
 quick: $(VENV)/.test ## Run the quick tests alone
-	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not e2e"
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not soak and not e2e"
 
 acceptance: $(VENV)/.test ## Drive the whole product from outside: `make up`, and its pages in a browser
 	@$(BIN)/pytest -q -m e2e tests/e2e
