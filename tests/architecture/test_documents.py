@@ -97,7 +97,7 @@ def test_links_lead_somewhere(repository: Path) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("group", ["dependencies", "embedded", "test"])
+@pytest.mark.parametrize("group", ["dependencies", "embedded", "test", "browser"])
 def test_every_dependency_has_its_reason_and_is_locked(repository: Path, group: str) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
     needed = project[group] if group == "dependencies" else project["optional-dependencies"][group]
