@@ -96,7 +96,8 @@ class Settings(BaseSettings):
     run_timeout_s: Seconds = Field(3600.0, description="Longest time of one attempt.")
     queue_timeout_s: Seconds = Field(3600.0, description="Longest time that a run waits for a worker; then it fails.")
     stop_deadline_s: Seconds = Field(
-        10.0, description="Under `make up`, time between SIGTERM and the end of whatever still runs."
+        10.0,
+        description="Time after SIGTERM at which a worker hands back even what is in the middle of a node, and ends.",
     )
     run_max_events: Count = Field(
         10_000, description="Progress, token and log events of a run beyond this number are dropped with a note."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 
 from app.clock import Monotonic, to_rfc3339
 from app.errors import ServerUnavailable
@@ -42,7 +43,7 @@ class Activity:
 
 
 class Pulse:
-    """Composes and sends the heartbeats of one process. One thread at a time calls :meth:`beat`.
+    """Composes and sends the heartbeats of one process. Thread-safe: beats are sent one after the other.
 
     ``activity`` tells what the process is doing, ``leases`` the ``(run_id, token)`` of the runs that it executes.
     ``told`` is called with what each answer says of draining; it returns whether that changes what is to be announced,
@@ -77,6 +78,7 @@ class Pulse:
         self._server_offset_ms: float | None = None
         self._silent = False
         self._left = False
+        self._turn = Lock()
 
     def compose(self) -> Heartbeat:
         """Examine the process and return its heartbeat."""
@@ -104,8 +106,11 @@ class Pulse:
 
     def beat(self) -> None:
         """Renew the leases of this process's runs and announce it. Redis being away is said once, not each time."""
-        if self._left:
-            return
+        with self._turn:
+            if not self._left:
+                self._beat()
+
+    def _beat(self) -> None:
         try:
             self._renew()
             drain = self._announce(self.compose())
@@ -122,11 +127,13 @@ class Pulse:
 
     def leave(self) -> None:
         """Say goodbye. No later beat of this process is sent."""
-        self._left = True
-        try:
-            self._register.leave(self.identity.instance_id)
-        except ServerUnavailable as error:
-            logger.warning("goodbye could not be said and the register will notice by itself: %s", error)
+        # After the beat under way, which would announce this process again.
+        with self._turn:
+            self._left = True
+            try:
+                self._register.leave(self.identity.instance_id)
+            except ServerUnavailable as error:
+                logger.warning("goodbye could not be said and the register will notice by itself: %s", error)
 
     def _renew(self) -> None:
         held = self._leases()

@@ -246,6 +246,16 @@ def housekeeper(celery: RolecallCelery, services: Services) -> Beat:
     return Beat(celery, LocalEntry("housekeeping", period_s, jobs.round), name="housekeeping")
 
 
+def next_role(services: Services) -> NextRole:
+    """Return what chooses the role that goes on with a run that this process hands back."""
+    return NextRole(
+        live=services.live,
+        register=services.register,
+        catalog=services.catalog,
+        default_role=services.settings.default_role or None,
+    )
+
+
 def executor(
     services: Services,
     worker: WorkerRef,
@@ -258,12 +268,6 @@ def executor(
     ``leaving`` says why it is to take and keep none. ``die`` ends it, where nothing but one run would end with it.
     """
     settings = services.settings
-    elsewhere = NextRole(
-        live=services.live,
-        register=services.register,
-        catalog=services.catalog,
-        default_role=settings.default_role or None,
-    )
     return Executor(
         store=services.store,
         live=services.live,
@@ -283,6 +287,6 @@ def executor(
         leaving=leaving,
         secrets=secrets_from(os.environ),
         streams=services.streams,
-        elsewhere=elsewhere.now,
+        elsewhere=next_role(services).now,
         die=die,
     )

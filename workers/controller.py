@@ -35,6 +35,12 @@ class RoleWorker(Worker):
         app.steps["worker"].add(PulseStep)
         super().__init__(app=app, hostname=self.node_name.name, **options)
 
+    def wait_for_soft_shutdown(self) -> None:
+        """Celery's first step of a cold stop, before it ends what executes: all of that is handed back."""
+        self.app.process.stopping.set()
+        self.stopping.cold()
+        super().wait_for_soft_shutdown()
+
 
 def _check_queues(role: str, wanted: Any, excluded: Any) -> None:
     """End the process if it was told to consume anything but its role's queue."""

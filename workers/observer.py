@@ -60,6 +60,10 @@ class Observer:
                 found.append(lease)
         return found
 
+    def children(self) -> list[int]:
+        """Return the process ids of the pool's children; threads and the worker's own process are none."""
+        return [child.pid for child in self._child_processes() if child.pid is not None]
+
     def checks(self) -> list[HealthCheck]:
         """Return the checks of the process's own parts."""
         return [
@@ -86,16 +90,21 @@ class Observer:
 
     def _pool(self) -> str:
         pool = getattr(self._controller, "pool", None)
-        inner = getattr(pool, "_pool", None)
-        processes = getattr(inner, "_pool", None)
-        if isinstance(processes, list) and processes and hasattr(processes[0], "is_alive"):
-            alive = sum(1 for process in list(processes) if process.is_alive())
+        processes = self._child_processes()
+        if processes:
+            alive = sum(1 for process in processes if process.is_alive())
             if alive == 0:
                 raise RuntimeError("no process of the pool is alive")
             return f"{alive} of {len(processes)} processes alive"
         if pool is None:
             raise RuntimeError("there is no pool")
         return type(pool).__module__.rsplit(".", 1)[-1]
+
+    def _child_processes(self) -> list[Any]:
+        processes = getattr(getattr(getattr(self._controller, "pool", None), "_pool", None), "_pool", None)
+        if isinstance(processes, list) and processes and hasattr(processes[0], "is_alive"):
+            return list(processes)
+        return []
 
     def _loop(self) -> str:
         lag_s = time.monotonic() - self._looped_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 from app import wiring
 from app.celery import RolecallCelery
 from app.config import Settings
+from app.errors import ServerUnavailable
 from app.health import HealthCheck
 from app.models.heartbeat import Heartbeat
 from app.models.run import WorkerRef
@@ -19,8 +21,10 @@ from app.nodes.registry import load_handlers
 from app.ports import Leaving
 from app.pulse import Activity, Pulse
 from app.runs import Executor
-from app.runs.rescue import lose
+from app.runs.rescue import give_back, lose
 from app.wiring import Services
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -106,6 +110,19 @@ class WorkerProcess:
             lose(self.services.live, run_id, token, reason="process_died", max_losses=most)
 
         Thread(target=lost, name=f"lost-{run_id}", daemon=True).start()
+
+    def give_back(self, leases: list[tuple[str, str]]) -> None:
+        """Hand back runs that the pool executes, for their processes or threads are about to be ended."""
+        elsewhere = wiring.next_role(self.services).now
+        live, dispatcher = self.services.live, self.services.dispatcher
+        for run_id, token in leases:
+            try:
+                given = give_back(live, dispatcher, run_id, token, reason="stopping", elsewhere=elsewhere)
+            except ServerUnavailable as error:
+                logger.warning("runs could not be handed back and wait for their leases to expire: %s", error)
+                return
+            if given:
+                logger.warning("run %s is handed back in the middle of a node: this worker's time is over", run_id)
 
     def make_pulse(
         self,

@@ -240,6 +240,34 @@ def lose(live: Live, run_id: str, token: str, *, reason: str, max_losses: int) -
         logger.warning("run %s has lost its process (%s) and waits for its lease to expire: %s", run_id, reason, error)
 
 
+def give_back(
+    live: Live,
+    dispatcher: Dispatcher,
+    run_id: str,
+    token: str,
+    *,
+    reason: str,
+    elsewhere: Callable[[Run], str | None],
+) -> bool:
+    """Hand back a run that another thread or process executes and that is about to be ended: no loss is counted.
+
+    Whatever the executing one says after this is refused. Return whether the token still held the run. 2 round trips,
+    those of ``elsewhere``, and the broker's.
+
+    Raises:
+        ServerUnavailable: Redis is away; the run is taken over when its lease expires.
+    """
+    run = live.get(run_id)
+    if run is None or run.status is not RunStatus.RUNNING:
+        return False
+    role = elsewhere(run) or run.target_role
+    # Without events: those that its attempt has not sent yet belong to packets that are done again.
+    if not live.hand_back(run_id, token, 0, [], reason=reason, role=role).ok:
+        return False
+    send_nudge(dispatcher, run.with_(attempt=run.attempt + 1, target_role=role))
+    return True
+
+
 def send_nudge(dispatcher: Dispatcher, run: Run) -> None:
     """Tell a role of a queued run; a failure is no harm, for housekeeping nudges again."""
     try:

@@ -24,7 +24,7 @@ from app.stack.ports import check_free
 from app.stack.procfile import ADMIN, MONGO, REDIS, Entry, choose, read_procfile
 from app.stack.supervisor import Supervisor
 
-STOP_DEADLINE_S = 4.0
+STOP_DEADLINE_S = 3.0
 """``STOP_DEADLINE_S`` of our processes unless it is set: a whole stop must take less than 10 s (see :func:`grace`)."""
 
 OUTSIDE = {REDIS: "REDIS_URL", MONGO: "MONGO_URL"}
@@ -83,8 +83,8 @@ def up(settings: Settings, environ: Mapping[str, str], *, only: list[str], folde
 
 
 def grace(entry: Entry, stop_deadline_s: float) -> float:
-    """Return the seconds between SIGTERM and SIGKILL. A role worker needs its deadline to hand runs back."""
-    return stop_deadline_s + 0.5 if entry.rank == 0 else 2.2
+    """Return the seconds between SIGTERM and SIGKILL. A role worker hands back what it still does at its deadline."""
+    return stop_deadline_s + 1.5 if entry.rank == 0 else 2.2
 
 
 def _program(path: str | None) -> str:

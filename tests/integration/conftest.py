@@ -29,6 +29,7 @@ from tests.servers import free_port, wait_until
 
 INTERVAL_S = 0.4
 TTL_S = 2.4
+STOP_S = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,7 @@ def environment(mongo_server: str, folder: Path) -> dict[str, str]:
         "HEARTBEAT_TTL_S": str(TTL_S),
         "LEASE_TTL_S": str(TTL_S),
         "HOUSEKEEPING_S": "0.5",
+        "STOP_DEADLINE_S": str(STOP_S),
         "DATA_DIR": str(folder),
     }
 
@@ -101,9 +103,6 @@ def starting(environment: dict[str, str], folder: Path) -> Iterator[StartWorker]
     try:
         yield start
     finally:
-        # Told together, so that they stop beside each other.
-        for worker in started:
-            worker.container.terminate()
         for worker in started:
             worker.teardown()
 
