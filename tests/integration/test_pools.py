@@ -14,7 +14,7 @@ from pytest_celery import CeleryTestWorker
 from app.models.run import RunStatus
 from app.wiring import Services
 from tests.integration.conftest import INTERVAL_S, STOP_S, TTL_S, StartWorker, starting, wait_for_workers
-from tests.integration.flows import deploy, is_running, waiting
+from tests.integration.flows import deploy, document, is_running, node
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.integration
@@ -22,7 +22,15 @@ pytestmark = pytest.mark.integration
 ROLES = ["dispatcher"]
 SLOTS = {"prefork": 2, "threads": 2, "solo": 1}
 
+# A handler that listens to nobody: `core/delay` would give its run back as soon as its worker stops.
+STUBBORN = document("stubborn", {"it": node("wild/stubborn")})
+
 Busy = dict[str, tuple[CeleryTestWorker, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def environment(environment: dict[str, str]) -> dict[str, str]:
+    return {**environment, "NODE_MODULES": "tests.integration.wild"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def busy(services: Services, environment: dict[str, str], folder: Path) -> Itera
     with starting(environment, folder) as start:
         workers = {}
         for pool, count in SLOTS.items():
-            deploy(services, pool, waiting(600), only=(1, [f"busy-{pool}"]))
+            deploy(services, pool, STUBBORN, only=(1, [f"busy-{pool}"]))
             workers[pool] = start(f"busy-{pool}", pool=pool, concurrency=count)
         for pool in SLOTS:
             wait_for_workers(services, 1, role=f"busy-{pool}")
