@@ -173,9 +173,13 @@ def pick_sticky(deployment_id: str, value: str, variants: Collection[Variant]) -
     best_score = inf
     for variant in variants:
         (bits,) = _READ_BITS(blake2b(prefix + variant.label.encode()).digest())
-        # An exponential variate of rate `weight`: the least of several is of variant i with probability w_i / sum(w).
         # 52 bits and a half make a number strictly between 0 and 1 that a float holds exactly.
-        score = minus_ln(((bits >> 12) + 0.5) * 2.0**-52) / variant.weight
+        u = ((bits >> 12) + 0.5) * 2.0**-52
+        # -ln(u) > 1 - u, so most are beaten without a logarithm. The margin is more than what minus_ln may be off by.
+        if (1.0 - u) * 0.999999 > best_score * variant.weight:
+            continue
+        # An exponential variate of rate `weight`: the least of several is of variant i with probability w_i / sum(w).
+        score = minus_ln(u) / variant.weight
         if best is None or score < best_score or (score == best_score and variant.label < best.label):
             best, best_score = variant, score
     if best is None:
