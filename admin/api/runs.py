@@ -26,7 +26,7 @@ FILTERS = {"deployment": some_text, "variant": some_text, "role": some_text, "st
 
 @blueprint.post("/deployments/<deployment_id>/runs")
 def start(deployment_id: str) -> Response:
-    """Accept a run: 202, ``Location``, the run and the path of its events."""
+    """Accept a run: 202, ``Location``, the run and the path of its events, or those events as they come."""
     query()
     return _accepted(services().runs.start(deployment_id, json_object(optional=True)))
 
@@ -84,7 +84,7 @@ def run_filter(asked: dict[str, Any]) -> RunFilter:
 
 def _accepted(run: Run) -> Response:
     events = url_for("runs.events.stream", run_id=run.run_id)
-    response = jsonify(run.to_wire() | {"events": events})
+    response = run_events.of_accepted(run.run_id) or jsonify(run.to_wire() | {"events": events})
     response.status_code = 202
     response.headers["Location"] = url_for("runs.show", run_id=run.run_id)
     return response

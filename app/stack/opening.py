@@ -118,9 +118,8 @@ class Opening(threading.Thread):
         if ADMIN in names:
             say(f"\nRolecall is up: {url}\n")
             say("A first run, and what happens in it:")
-            say("""  EVENTS=$(curl -s -H 'Content-Type: application/json' -d '{"input": {"seconds": 5}}' \\""")
-            say(f"""    {url}/api/v1/deployments/slow-count/runs | sed -n 's/.*"events": *"\\([^"]*\\)".*/\\1/p')""")
-            say(f"  curl -N {url}$EVENTS\n")
+            say("  curl -N -H 'Accept: text/event-stream' -H 'Content-Type: application/json' \\")
+            say(f"""    -d '{{"input": {{"seconds": 5}}}}' {url}/api/v1/deployments/slow-count/runs\n""")
         last = [entry.name for entry in self._entries if entry.rank == 0] or names
         program = self._program
         say(

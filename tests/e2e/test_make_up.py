@@ -79,7 +79,7 @@ def test_the_first_commands_that_it_prints_work(up: Up) -> None:
     bash = shutil.which("bash")
     if bash is None or shutil.which("curl") is None:
         pytest.skip("bash or curl is not installed")
-    begin = up.said.index("  EVENTS=$(")
+    begin = up.said.index("  curl -N ")
     commands = up.said[begin : up.said.index("\n\n", begin)].replace('"seconds": 5', '"seconds": 0.1')
     followed = subprocess.run(
         [bash, "-c", commands],
@@ -90,7 +90,7 @@ def test_the_first_commands_that_it_prints_work(up: Up) -> None:
         env={**os.environ, "no_proxy": "*"},
     )
     types = [line.partition(":")[2].strip() for line in followed.stdout.splitlines() if line.startswith("event:")]
-    assert types[:2] == ["run.queued", "run.started"]
+    assert types[:2] == ["run.queued", "run.started"], followed.stdout + followed.stderr
     assert types[-1] == "run.completed"
 
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from werkzeug.test import TestResponse
 
 import admin.sse
 from admin.sse import Follower, message
@@ -272,6 +273,77 @@ def test_a_run_that_was_never_queued_has_no_stream(world: World) -> None:
     world.services.store.insert_run(refused)
 
     assert world.client.get("/api/v1/runs/refused/events").status_code == 204
+
+
+# --- started to be watched ---------------------------------------------------------------------------------------
+
+
+def post(world: World, accept: str, **body: Any) -> TestResponse:
+    headers = {"Accept": accept, "Last-Event-ID": "no id"}
+    return world.client.post("/api/v1/deployments/hello/runs", json=body, headers=headers, buffered=False)
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "text/event-stream, application/json;q=0.5"])
+def test_whoever_starts_a_run_may_have_its_events_as_the_answer(world: World, accept: str) -> None:
+    world.ready()
+
+    answer = post(world, accept)
+
+    assert (answer.status_code, answer.mimetype) == (202, "text/event-stream")
+    run = world.client.get(answer.headers["Location"]).json
+    world.claim(run)
+    world.append(run, 1, *NODES)
+    world.finish(run)
+    events = list(sse(answer.text))
+    assert [event["event"] for event in events] == WHOLE
+    assert {event["data"]["run_id"] for event in events} == {run["runId"]}
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "application/json, text/event-stream", "text/html"])
+def test_whoever_does_not_ask_for_the_events_gets_the_run(world: World, accept: str) -> None:
+    world.ready()
+
+    assert post(world, accept).json["status"] == "queued"
+
+
+def test_the_same_key_gives_the_events_of_the_first_time_again(world: World) -> None:
+    world.ready()
+    run = world.start(idempotencyKey="k")
+    world.claim(run)
+    world.finish(run)
+
+    for _ in range(2):
+        answer = post(world, "text/event-stream", idempotencyKey="k")
+        assert [event["id"] for event in sse(answer.text)] == [1, 2, 3]
+
+
+def test_a_run_that_is_not_accepted_is_a_problem_and_no_stream(world: World) -> None:
+    world.ready()
+
+    answer = post(world, "text/event-stream", input=1)
+
+    assert (answer.status_code, answer.mimetype) == (400, "application/problem+json")
+
+
+def _redis_away(*_: object, **__: object) -> NoReturn:
+    raise ServerUnavailable("redis", "no answer within 2 s")
+
+
+def test_an_accepted_run_is_so_though_its_events_cannot_be_read_yet(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.sse, "AWAY_S", 0.01)
+    world.ready()
+    with monkeypatch.context() as away:
+        for name in ("events", "changed"):
+            away.setattr(world.services.live, name, _redis_away)
+        answer = post(world, "text/event-stream")
+        assert answer.status_code == 202
+    run = world.client.get(answer.headers["Location"]).json
+    world.claim(run)
+    world.finish(run)
+
+    assert [event["id"] for event in sse(answer.text)] == [1, 2, 3]
 
 
 # --- when Redis has lost the run ---------------------------------------------------------------------------------
