@@ -27,14 +27,14 @@ class SnapshotCache:
         self._asking = Lock()
         self._answer: _Answer | None = None
 
-    def get(self) -> tuple[RegisterSnapshot, int]:
-        """Return a snapshot and its age in milliseconds.
+    def get(self, max_age_s: float | None = None) -> tuple[RegisterSnapshot, int]:
+        """Return a snapshot and its age in milliseconds; ``max_age_s``: one that is younger than usual.
 
         Raises:
             ServerUnavailable: the register could not be asked less than ``max_age_s`` ago.
         """
-        answer = self._answer
-        if answer is None or self._monotonic() - answer[0] > self._max_age_s:
+        answer, oldest_s = self._answer, self._max_age_s if max_age_s is None else max_age_s
+        if answer is None or self._monotonic() - answer[0] > oldest_s:
             stale = answer
             with self._asking:
                 # Whoever waited for the one who asked takes that answer, even if it was long in coming.

@@ -1,8 +1,9 @@
 """Starting runs, and answering for them afterwards.
 
 The way of a start and its round trips: deployment and published versions (2, MongoDB, or none: at most 1 s old), who
-is healthy (0; a snapshot at most 1 s old), free capacity if several roles could take it (0 or 1, Redis), idempotency
-key if there is one (0 or 1, MongoDB), ledger insert (1, MongoDB), live state (1, Redis), nudge (1, broker).
+is healthy (0; a snapshot at most 1 s old, before a refusal 0.1 s), free capacity if several roles could take it (0 or
+1, Redis), idempotency key if there is one (0 or 1, MongoDB), ledger insert (1, MongoDB), live state (1, Redis), nudge
+(1, broker).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from app.errors import (
     Conflict,
     Fault,
     IdempotencyMismatch,
+    NoHealthyVariant,
     NotAccepted,
     NotFound,
     RegisterUnknown,
@@ -47,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 LIVE_INPUT_BYTES = 256_000
 """A larger input stays in the ledger, so that Redis holds many open runs."""
+REFUSAL_AGE_S = 0.1
+"""Nobody is told "no healthy variant" by an older snapshot than this: a worker may have come since."""
 
 
 class ResolveRequest(Request):
@@ -133,7 +137,7 @@ class Runs:
         body_hash = hashlib.sha256(size_and_hash).hexdigest()
         if key is not None and (known := self._store.find_run(deployment_id, key)) is not None:
             return self._known(known, key, body_hash)
-        resolution = self._resolve(choice, request.meta, self._role_view())
+        resolution = self._resolve_now(choice, request.meta)
         self._gate.check(resolution.target_role)
         run = Run(
             run_id=self._new_id(),
@@ -226,7 +230,16 @@ class Runs:
         choice = self._choices.of(deployment_id)
         if request.healthy_roles is not None:
             return self._resolve(choice, request.meta, (PlainRoles(dict.fromkeys(request.healthy_roles, True)), 0))
-        return self._resolve(choice, request.meta, self._role_view())
+        return self._resolve_now(choice, request.meta)
+
+    def _resolve_now(self, choice: Choice, meta: dict[str, Any]) -> Resolution:
+        view = self._role_view()
+        try:
+            return self._resolve(choice, meta, view)
+        except NoHealthyVariant:
+            if view[1] <= REFUSAL_AGE_S * 1000:
+                raise
+        return self._resolve(choice, meta, self._role_view(REFUSAL_AGE_S))
 
     def _resolve(self, choice: Choice, meta: dict[str, Any], view: tuple[RoleView, int]) -> Resolution:
         roles, age_ms = view
@@ -241,9 +254,9 @@ class Runs:
             snapshot_age_ms=age_ms,
         )
 
-    def _role_view(self) -> tuple[RoleView, int]:
+    def _role_view(self, max_age_s: float | None = None) -> tuple[RoleView, int]:
         try:
-            snapshot, age_ms = self._snapshots.get()
+            snapshot, age_ms = self._snapshots.get(max_age_s)
         except ServerUnavailable as error:
             raise RegisterUnknown(f"nobody can say which roles are healthy: {error}") from error
         if not snapshot.known:

@@ -17,8 +17,8 @@ WaitingFor = Literal["no_workers", "saturated", "draining", "missing_handler", "
 class Snapshots(Protocol):
     """Where the register's latest snapshot comes from."""
 
-    def get(self) -> tuple[RegisterSnapshot, int]:
-        """Return the snapshot and its age in milliseconds."""
+    def get(self, max_age_s: float | None = None) -> tuple[RegisterSnapshot, int]:
+        """Return a snapshot, at most so old if that is said, and its age in milliseconds."""
 
 
 _BY_FAULT: dict[RoleFault, WaitingFor] = {

@@ -52,6 +52,19 @@ def test_the_register_is_asked_once_a_second_and_the_age_is_told() -> None:
     assert register.asked == 2
 
 
+def test_whoever_needs_a_younger_snapshot_gets_one_and_so_does_everybody() -> None:
+    clock, register = Clock(), AskedRegister(lambda: RegisterSnapshot(known=True))
+    cache = SnapshotCache(register, clock)
+    cache.get()
+    clock.now += 0.09
+    assert cache.get(0.1)[1] == 90
+    clock.now += 0.02
+    assert cache.get()[1] == 110
+    assert cache.get(0.1)[1] == 0
+    assert cache.get()[1] == 0
+    assert register.asked == 2
+
+
 def test_a_snapshot_is_as_old_as_the_question() -> None:
     clock = Clock()
 

@@ -67,6 +67,17 @@ def test_nobody_alive_is_a_refusal_and_nothing_is_written(world: MemoryWorld) ->
     assert world.nudges.sent == []
 
 
+def test_a_worker_that_has_just_come_is_found_by_whoever_would_be_refused(world: MemoryWorld) -> None:
+    world.deploy("lonely", counting("l"), only=(1, ["gpu-worker"]))
+    assert world.runs.resolve("counting", {}).target_role == "worker"
+    world.beat("gpu-worker")
+    with pytest.raises(NoHealthyVariant):
+        world.runs.resolve("lonely", {})
+    world.now_s += 0.11
+    assert world.runs.resolve("lonely", {}).target_role == "gpu-worker"
+    assert world.runs.start("lonely", {}).target_role == "gpu-worker"
+
+
 def test_a_register_that_does_not_know_is_told_from_nobody_alive(world: MemoryWorld) -> None:
     world.now_s += 20
     with pytest.raises(RegisterUnknown):
