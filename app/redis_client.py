@@ -50,6 +50,8 @@ HEALTH_CHECK_S = 15
 
 SENTINEL_PORT = 26379
 MAX_CONNECTIONS = 32
+KEPT_CONNECTIONS = 4
+"""So many of them go from one script to the next without passing through the pool."""
 
 
 def connect(url: str, *, socket_timeout_s: float) -> redis.Redis:
@@ -100,6 +102,7 @@ class RedisServer:
     def __init__(self, url: str, *, socket_timeout_s: float) -> None:
         self._connect: Callable[[], redis.Redis] = lambda: connect(url, socket_timeout_s=socket_timeout_s)
         self._clients: dict[int, redis.Redis] = {}
+        self._wires: dict[int, _Wires] = {}
         self._checked: int | None = None
         self._connect().close()  # a bad address is told at start, by whoever reads the settings
 
@@ -122,6 +125,16 @@ class RedisServer:
             self._checked = pid
         return client
 
+    @property
+    def wires(self) -> _Wires:
+        """The connections of this process for scripts; raises as :attr:`client` does."""
+        client, pid = self.client, os.getpid()
+        wires = self._wires.get(pid)
+        if wires is None:
+            self._wires.clear()
+            wires = self._wires.setdefault(pid, _Wires(client.connection_pool))
+        return wires
+
     def script(self, source: str) -> Script:
         """Prepare a Lua script. It may begin with ``#!lua flags=allow-oom``."""
         return Script(self, source)
@@ -142,6 +155,7 @@ class RedisServer:
     def close(self) -> None:
         """Close this process's connections; the next command opens new ones."""
         client = self._clients.pop(os.getpid(), None)
+        self._wires.pop(os.getpid(), None)
         if client is not None:
             client.close()
             if isinstance(client.connection_pool, SentinelConnectionPool):
@@ -164,10 +178,10 @@ class Script:
             OutOfMemory: the script writes, lacks ``allow-oom``, and the server is full.
             ServerUnavailable: no answer in time, or the server refused it.
         """
-        pool = self._server.client.connection_pool
+        wires = self._server.wires
         with self._server.errors():
             # What the client's `evalsha` does, without what it adds for retries and telemetry: a third of the call.
-            connection: Any = pool.get_connection()
+            connection = wires.take()
             try:
                 connection.send_command("EVALSHA", self._sha, len(keys), *keys, *args)
                 return connection.read_response()
@@ -175,7 +189,46 @@ class Script:
                 connection.send_command("EVAL", self._source, len(keys), *keys, *args)
                 return connection.read_response()
             finally:
-                pool.release(connection)
+                wires.put(connection)
+
+
+class _Wires:
+    """The connections of a pool that scripts use in turn: the pool's own book-keeping is half of what a call costs.
+
+    They stay the pool's: it made them, counts them as in use, and is given each one that is not plainly sound. Safe to
+    share between threads; one a process.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        self._kept: list[Any] = []
+        # Behind Sentinel the pool alone knows whether a connection still leads to the master.
+        self._most = 0 if isinstance(pool, SentinelConnectionPool) else KEPT_CONNECTIONS
+
+    def take(self) -> Any:
+        try:
+            connection = self._kept.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        if _is_sound(connection):
+            return connection
+        self._pool.release(connection)
+        return self._pool.get_connection()
+
+    def put(self, connection: Any) -> None:
+        # One that broke is not connected any more; the pool mends it.
+        if len(self._kept) < self._most and connection.is_connected:
+            self._kept.append(connection)
+        else:
+            self._pool.release(connection)
+
+
+def _is_sound(connection: Any) -> bool:
+    """Return whether a connection is open and quiet: the server has not closed it, and owes no answer."""
+    try:
+        return connection.is_connected and not connection.can_read()
+    except redis.RedisError:
+        return False
 
 
 def _behind_sentinel(parts: SplitResult, options: dict[str, Any]) -> redis.Redis:

@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from app.errors import OutOfMemory, ServerUnavailable, SettingError
-from app.redis_client import RedisServer, connect
+from app.redis_client import KEPT_CONNECTIONS, MAX_CONNECTIONS, RedisServer, connect
 from app.stack.servers import valkey_command
 from tests.servers import free_port, running, wait_until
 
@@ -79,6 +80,29 @@ def test_a_script_runs_also_after_the_server_forgot_it(server: RedisServer) -> N
     assert echo(["key"], [7]) == ["key", "7", 1]
     server.client.script_flush()
     assert echo(["key"], [1.5]) == ["key", "1.5", 1]
+
+
+def test_many_threads_share_few_connections_and_each_gets_its_own_answers(server: RedisServer) -> None:
+    echo = server.script(ECHO)
+
+    def ask(number: int) -> bool:
+        return bool(echo([f"key{number}"], [number]) == [f"key{number}", str(number), 1])
+
+    with ThreadPoolExecutor(3 * MAX_CONNECTIONS) as threads:
+        assert all(threads.map(ask, range(2_000)))
+    # All of them, but for those that scripts keep, are the pool's again.
+    pool = server.client.connection_pool
+    assert all(pool.get_connection() for _ in range(MAX_CONNECTIONS - KEPT_CONNECTIONS))
+
+
+def test_a_connection_that_still_owes_an_answer_is_not_used(server: RedisServer) -> None:
+    echo = server.script(ECHO)
+    echo(["key"], ["first"])
+    connection = server.wires.take()
+    connection.send_command("PING")
+    server.wires.put(connection)
+    wait_until(connection.can_read, seconds=5, what="the answer is there")
+    assert echo(["key"], ["second"]) == ["key", "second", 1]
 
 
 def test_what_redis_says_against_a_command_becomes_an_error_of_ours(server: RedisServer, key_prefix: str) -> None:
@@ -242,6 +266,10 @@ def test_sentinels_are_asked_for_the_primary(valkey: str) -> None:
         ) as server,
     ):
         assert server.script(ECHO)(["key"], ["x"]) == ["key", "x", 1]
+        # The pool closes those that lead to who was the primary before, so each goes back to it.
+        wire = server.wires.take()
+        server.wires.put(wire)
+        assert server.client.connection_pool.get_connection() is wire
     assert "SENTINEL" in sentinel.heard
 
 
