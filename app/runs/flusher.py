@@ -24,6 +24,9 @@ class Flusher:
         self._attempts: set[Attempt] = set()
         self._changed = Condition()
         self._poked = False
+        # After a tick with work comes another one, during which nobody wakes the thread: where short runs follow each
+        # other, that would cost each of them as much as a claim does.
+        self._ticking = False
         self._closed = False
         self._thread: Thread | None = None
 
@@ -34,8 +37,6 @@ class Flusher:
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="flusher", daemon=True)
                 self._thread.start()
-            elif len(self._attempts) == 1:
-                self._changed.notify()
 
     def discard(self, attempt: Attempt) -> None:
         with self._changed:
@@ -47,7 +48,8 @@ class Flusher:
             return
         with self._changed:
             self._poked = True
-            self._changed.notify()
+            if not self._ticking:
+                self._changed.notify()
 
     def close(self) -> None:
         """End the thread."""
@@ -78,12 +80,19 @@ class Flusher:
     def _wait(self, poll_at: float) -> bool:
         """Sleep until there is work; return false when closed."""
         with self._changed:
-            while not self._closed and not self._poked:
+            if self._ticking:
+                self._tick()
+            if not self._poked:
+                self._ticking = False
+            while not (self._closed or self._poked):
                 left = poll_at - self._monotonic()
                 if self._attempts and left <= 0:
                     return True
-                # With nothing to look after there is nothing to poll: sleep until an attempt comes.
-                self._changed.wait(left if self._attempts else None)
-            if not self._closed:
-                self._changed.wait_for(lambda: self._closed, TICK_S)
+                self._changed.wait(left if left > 0 else self._poll_s)
+            if not self._ticking:
+                self._ticking = True
+                self._tick()
             return not self._closed
+
+    def _tick(self) -> None:
+        self._changed.wait_for(lambda: self._closed, TICK_S)

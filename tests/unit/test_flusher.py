@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.runs.flusher import Flusher
+from tests.servers import wait_until
 
 
 class Attempt:
@@ -45,6 +46,18 @@ def test_what_was_collected_leaves_within_a_tick(flusher: Flusher) -> None:
     attempt = add(flusher, Attempt())
     flusher.poke()
     assert attempt.flushed.wait(5)
+
+
+def test_no_poke_is_lost_in_a_tick_or_after_it() -> None:
+    flusher = Flusher(monotonic=time.monotonic, lease_ttl_s=60)  # polls, which flush too, come once a second
+    attempt = add(flusher, Attempt())
+    for number in range(20):
+        if number % 2:
+            wait_until(lambda: not flusher._ticking, seconds=5, what="the thread sleeps until it is woken")
+        attempt.flushed.clear()
+        flusher.poke()
+        assert attempt.flushed.wait(0.5)
+    flusher.close()
 
 
 def test_leases_are_renewed_without_being_asked(flusher: Flusher) -> None:
