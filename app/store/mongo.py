@@ -51,8 +51,8 @@ _INDEXES: Final[Mapping[str, list[IndexModel]]] = {
             partialFilterExpression={"idempotencyKey": {"$gt": ""}},
         ),
         # Every filter alone is a walk along one index in the order of the list. Each index slows every run down, so
-        # that several filters together walk the index of one of them and look at the others. Ascending: in descending
-        # indexes the embedded server loses texts that begin with a bound of the range.
+        # that several filters together walk the index of one of them and look at the others (`run_stages`). Ascending:
+        # in descending indexes the embedded server loses texts that begin with a bound of the range.
         IndexModel([("position", 1)]),
         *(IndexModel([(name, 1), ("position", 1)]) for name in ("deployment", "variant", "role", "status", "session")),
     ],
@@ -63,7 +63,7 @@ _INDEXES: Final[Mapping[str, list[IndexModel]]] = {
     "counted": [IndexModel([("key", 1), ("number", 1)], unique=True)],
 }
 
-_SPANS_MS: Final = [1000 * 8**power for power in range(6)]
+_SPANS_MS: Final = [1000 * 8**power for power in range(8)]
 _OPEN: Final = [status.value for status in RunStatus if not status.ended]
 
 
@@ -305,10 +305,13 @@ class MongoStore:
         """Return where the runs of a page are, and whether others follow."""
         places: list[Document] = []
         size = 0
-        several = len(records.run_filter(where)) > 1
-        for window in [_whole(before)] if several else _windows(before, system_clock()):
-            found = self._collection("runs").find(run_query(where, window), {"position": 1, "size": 1, "inputSize": 1})
-            for place in found.sort("position", DESCENDING).limit(limit + 1 - len(places)):
+        for window in _windows(before, system_clock()):
+            page: list[Document] = [
+                {"$sort": {"position": DESCENDING}},
+                {"$limit": limit + 1 - len(places)},
+                {"$project": {"position": 1, "size": 1, "inputSize": 1}},
+            ]
+            for place in self._collection("runs").aggregate(run_stages(where, window) + page):
                 size += place["size"] + place["inputSize"]
                 if len(places) == limit or (places and size > PAGE_CHARS):
                     return places, True
@@ -424,21 +427,23 @@ class MongoStore:
 # --- queries of runs -------------------------------------------------------------------------------------------------
 
 
-def run_query(where: RunFilter, window: Document) -> Document:
-    """Return the query for the runs of a filter inside a range of positions.
+def run_stages(where: RunFilter, window: Document) -> list[Document]:
+    """Return the stages that find the runs of a filter inside a range of positions.
 
-    The range comes last: the embedded server walks an index by the fields that stand before it, and reads everything
-    where it comes before a second field.
+    First one field and the range, which is a walk along an index, then the others. MongoDB makes one query of stages
+    that follow each other. The embedded server looks no further than the first for an index, and finds none where a
+    third field stands beside the range.
     """
-    return records.run_filter(where) | {"position": window}
+    fields = list(records.run_filter(where).items())
+    walked, looked_at = dict(fields[:1]) | {"position": window}, dict(fields[1:])
+    return [{"$match": walked}, *([{"$match": looked_at}] if looked_at else [])]
 
 
 def _windows(before: str | None, now_ms: int) -> Iterator[Document]:
     """Yield ranges of positions, newest first, longer and longer, back to the beginning.
 
     MongoDB walks an index and stops at the limit, however long the range is. The embedded server fetches and sorts
-    all of a range first; with short ranges it can be asked while thousands of runs are made. Not so for several
-    filters together: there it looks at all runs of the first filter, whatever the range, so that one range is best.
+    all of a range first; with short ranges it can be asked while thousands of runs are made.
     """
     upper, end_ms = before, int(before[:15]) if before else now_ms
     for span_ms in _SPANS_MS:
@@ -447,8 +452,3 @@ def _windows(before: str | None, now_ms: int) -> Iterator[Document]:
         yield {"$gte": lower} if upper is None else {"$gte": lower, "$lt": upper}
         upper = lower
     yield {"$lt": upper}
-
-
-def _whole(before: str | None) -> Document:
-    """Return the range of all positions up to a cursor."""
-    return {"$gte": ""} if before is None else {"$lt": before}
