@@ -210,10 +210,14 @@ class _Wires:
             connection = self._kept.pop()
         except IndexError:
             return self._pool.get_connection()
-        if _is_sound(connection):
-            return connection
-        self._pool.release(connection)
-        return self._pool.get_connection()
+        sound = False
+        try:
+            sound = _is_sound(connection)
+        finally:
+            # Also where a greenlet is ended just here: the pool would count it as in use for ever.
+            if not sound:
+                self._pool.release(connection)
+        return connection if sound else self._pool.get_connection()
 
     def put(self, connection: Any) -> None:
         # One that broke is not connected any more; the pool mends it.

@@ -91,10 +91,11 @@ function showFaults(faults) {
   const rows = each("[data-variant]");
   const byRow = rows.map(() => []);
   const general = [];
-  for (const { at, message } of faults) {
+  for (const { at, message, mend } of faults) {
+    const text = mend ? `${message}; ${mend}` : message;
     const [, index, rest] = /^\/variants\/(\d+)\/?(.*)$/.exec(at) || [];
-    if (index !== undefined && rows[index]) byRow[index].push(`${rest ? `${rest}: ` : ""}${message}`);
-    else general.push(at ? `${at.slice(1)}: ${message}` : message);
+    if (index !== undefined && rows[index]) byRow[index].push(`${rest ? `${rest}: ` : ""}${text}`);
+    else general.push(at ? `${at.slice(1)}: ${text}` : text);
   }
   rows.forEach((row, index) => show(row.querySelector("[data-faults]"), byRow[index]));
   show(form.querySelector(":scope > [data-faults]"), general);

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -103,6 +104,19 @@ def test_a_connection_that_still_owes_an_answer_is_not_used(server: RedisServer)
     server.wires.put(connection)
     wait_until(connection.can_read, seconds=5, what="the answer is there")
     assert echo(["key"], ["second"]) == ["key", "second", 1]
+
+
+def test_a_connection_is_not_lost_with_whoever_was_about_to_use_it(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo = server.script(ECHO)
+    echo(["key"], ["x"])
+    with monkeypatch.context() as ended:
+        ended.setattr("app.redis_client._is_sound", Mock(side_effect=SystemExit))
+        with pytest.raises(SystemExit):
+            echo(["key"], ["x"])
+    pool = server.client.connection_pool
+    assert all(pool.get_connection() for _ in range(MAX_CONNECTIONS))
 
 
 def test_what_redis_says_against_a_command_becomes_an_error_of_ours(server: RedisServer, key_prefix: str) -> None:
