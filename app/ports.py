@@ -289,6 +289,20 @@ class Outcome:
 CancelResult = Literal["cancelled", "requested", "ended", "missing", "newer_schema"]
 
 
+class AckToCome(Protocol):
+    """The answer to a command that was sent and not waited for."""
+
+    def known(self) -> bool:
+        """Return whether :meth:`get` needs not wait."""
+
+    def get(self) -> Ack:
+        """Return the answer; wait for it, as long as any command may take.
+
+        Raises:
+            ServerUnavailable: none came; the command may have taken effect.
+        """
+
+
 class Live(Protocol):
     """Open runs: fast, atomic, one round trip a call. Its server's clock stamps everything."""
 
@@ -326,6 +340,15 @@ class Live(Protocol):
         """Write the last batch of events, end the run and add its terminal event, all or nothing.
 
         Called again with the same token it answers as the first time.
+        """
+
+    def send_finish(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome
+    ) -> AckToCome:
+        """Send what :meth:`finish` sends and do not wait for the answer.
+
+        Raises:
+            ServerUnavailable: it was not sent.
         """
 
     def hand_back(

@@ -25,11 +25,9 @@ Answers are ``str`` (``decode_responses``), protocol RESP2.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -38,11 +36,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from app.errors import OutOfMemory, ServerUnavailable, SettingError
-
-logger = logging.getLogger(__name__)
+from app.errors import SettingError
+from app.redis_scripts import Script, Wires, translate
 
 MIN_VERSION = (7, 0)
 HEALTH_CHECK_S = 15
@@ -50,8 +47,6 @@ HEALTH_CHECK_S = 15
 
 SENTINEL_PORT = 26379
 MAX_CONNECTIONS = 32
-KEPT_CONNECTIONS = 4
-"""So many of them go from one script to the next without passing through the pool."""
 
 
 def connect(url: str, *, socket_timeout_s: float) -> redis.Redis:
@@ -102,7 +97,7 @@ class RedisServer:
     def __init__(self, url: str, *, socket_timeout_s: float) -> None:
         self._connect: Callable[[], redis.Redis] = lambda: connect(url, socket_timeout_s=socket_timeout_s)
         self._clients: dict[int, redis.Redis] = {}
-        self._wires: dict[int, _Wires] = {}
+        self._wires: dict[int, Wires] = {}
         self._checked: int | None = None
         self._connect().close()  # a bad address is told at start, by whoever reads the settings
 
@@ -125,19 +120,18 @@ class RedisServer:
             self._checked = pid
         return client
 
-    @property
-    def wires(self) -> _Wires:
-        """The connections of this process for scripts; raises as :attr:`client` does."""
-        client, pid = self.client, os.getpid()
+    def wires(self) -> Wires:
+        """Return the connections of this process for scripts; raises as :attr:`client` does."""
+        pid = os.getpid()
         wires = self._wires.get(pid)
         if wires is None:
-            self._wires.clear()
-            wires = self._wires.setdefault(pid, _Wires(client.connection_pool))
+            # Of several threads that come here at once all get the same one.
+            wires = self._wires.setdefault(pid, Wires(self.client.connection_pool))
         return wires
 
     def script(self, source: str) -> Script:
         """Prepare a Lua script. It may begin with ``#!lua flags=allow-oom``."""
-        return Script(self, source)
+        return Script(self.wires, source)
 
     def ping(self) -> None:
         """Ask the server something real."""
@@ -150,7 +144,7 @@ class RedisServer:
         try:
             yield
         except redis.RedisError as error:
-            raise _translate(error) from error
+            raise translate(error) from error
 
     def close(self) -> None:
         """Close this process's connections; the next command opens new ones."""
@@ -161,78 +155,6 @@ class RedisServer:
             if isinstance(client.connection_pool, SentinelConnectionPool):
                 for sentinel in client.connection_pool.sentinel_manager.sentinels:
                     sentinel.close()
-
-
-class Script:
-    """A Lua script: one round trip a call, also after the server has forgotten its scripts."""
-
-    def __init__(self, server: RedisServer, source: str) -> None:
-        self._server = server
-        self._source = source
-        self._sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-    def __call__(self, keys: Sequence[str] = (), args: Sequence[str | bytes | int | float] = ()) -> Any:
-        """Run it.
-
-        Raises:
-            OutOfMemory: the script writes, lacks ``allow-oom``, and the server is full.
-            ServerUnavailable: no answer in time, or the server refused it.
-        """
-        wires = self._server.wires
-        with self._server.errors():
-            # What the client's `evalsha` does, without what it adds for retries and telemetry: a third of the call.
-            connection = wires.take()
-            try:
-                connection.send_command("EVALSHA", self._sha, len(keys), *keys, *args)
-                return connection.read_response()
-            except redis.exceptions.NoScriptError:
-                connection.send_command("EVAL", self._source, len(keys), *keys, *args)
-                return connection.read_response()
-            finally:
-                wires.put(connection)
-
-
-class _Wires:
-    """The connections of a pool that scripts use in turn: the pool's own book-keeping is half of what a call costs.
-
-    They stay the pool's: it made them, counts them as in use, and is given each one that is not plainly sound. Safe to
-    share between threads; one a process.
-    """
-
-    def __init__(self, pool: redis.ConnectionPool) -> None:
-        self._pool = pool
-        self._kept: list[Any] = []
-        # Behind Sentinel the pool alone knows whether a connection still leads to the master.
-        self._most = 0 if isinstance(pool, SentinelConnectionPool) else KEPT_CONNECTIONS
-
-    def take(self) -> Any:
-        try:
-            connection = self._kept.pop()
-        except IndexError:
-            return self._pool.get_connection()
-        sound = False
-        try:
-            sound = _is_sound(connection)
-        finally:
-            # Also where a greenlet is ended just here: the pool would count it as in use for ever.
-            if not sound:
-                self._pool.release(connection)
-        return connection if sound else self._pool.get_connection()
-
-    def put(self, connection: Any) -> None:
-        # One that broke is not connected any more; the pool mends it.
-        if len(self._kept) < self._most and connection.is_connected:
-            self._kept.append(connection)
-        else:
-            self._pool.release(connection)
-
-
-def _is_sound(connection: Any) -> bool:
-    """Return whether a connection is open and quiet: the server has not closed it, and owes no answer."""
-    try:
-        return connection.is_connected and not connection.can_read()
-    except redis.RedisError:
-        return False
 
 
 def _behind_sentinel(parts: SplitResult, options: dict[str, Any]) -> redis.Redis:
@@ -299,16 +221,3 @@ def _check_server(info: dict[str, Any]) -> None:
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < MIN_VERSION:
         raise SettingError(f"REDIS_URL names a server of version {version}; Rolecall needs Redis 7.0 or Valkey")
-
-
-def _translate(error: redis.RedisError) -> ServerUnavailable:
-    if isinstance(error, redis.exceptions.OutOfMemoryError):
-        return OutOfMemory("it is at its memory limit (maxmemory) and stores nothing more")
-    if isinstance(error, redis.TimeoutError):
-        return ServerUnavailable("redis", "no answer in time")
-    if isinstance(error, MasterNotFoundError):
-        return ServerUnavailable("redis", "no Sentinel that answers knows a primary of the service")
-    if type(error) is redis.ResponseError:
-        # The server did answer: a fault of a script or a command of ours, which has to be seen and not waited for.
-        logger.error("Redis refused a command: %s", error)
-    return ServerUnavailable("redis", str(error) or type(error).__name__)

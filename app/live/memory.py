@@ -12,7 +12,7 @@ from app.models.event import Event, NewEvent
 from app.models.json_value import dumps, loads
 from app.models.role import QueueStats
 from app.models.run import RUN_SCHEMA, Run, RunError, RunStatus, WorkerRef
-from app.ports import Ack, CancelResult, Claim, Outcome, Renewal
+from app.ports import Ack, AckToCome, CancelResult, Claim, Outcome, Renewal
 from app.transitions import Command, LiveState, expires
 
 R = TypeVar("R")
@@ -69,6 +69,11 @@ class MemoryLive:
     def finish(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome) -> Ack:
         outcome = Outcome(outcome.status, _json(outcome.output), outcome.error)
         return self._apply(run_id, transitions.Finish(token, batch, _copies(events), outcome))
+
+    def send_finish(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome
+    ) -> AckToCome:
+        return _Known(self.finish(run_id, token, batch, events, outcome))
 
     def hand_back(
         self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], *,
@@ -231,6 +236,19 @@ class MemoryLive:
     def _due(self, times: Mapping[str, int], limit: int) -> list[str]:
         now = self._clock()
         return _first({run_id: at for run_id, at in times.items() if at <= now}, limit)
+
+
+class _Known:
+    """:class:`app.ports.AckToCome` for what is answered at once."""
+
+    def __init__(self, ack: Ack) -> None:
+        self._ack = ack
+
+    def known(self) -> bool:
+        return True
+
+    def get(self) -> Ack:
+        return self._ack
 
 
 def _first(times: Mapping[str, int], limit: int) -> list[str]:

@@ -36,8 +36,9 @@ from app.models.event import Event, NewEvent
 from app.models.json_value import dumps
 from app.models.role import QueueStats
 from app.models.run import RUN_SCHEMA, Run, RunError, RunStatus, WorkerRef
-from app.ports import Ack, CancelResult, Claim, ClaimRefusal, Outcome, Renewal
+from app.ports import Ack, AckToCome, CancelResult, Claim, ClaimRefusal, Outcome, Renewal
 from app.redis_client import RedisServer
+from app.redis_scripts import Reply
 from app.transitions import (
     check_batch,
     expires,
@@ -141,16 +142,13 @@ class RedisLive:
         )
 
     def finish(self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome) -> Ack:
-        check_batch(events)
-        terminal_event(outcome)
-        match outcome:
-            case Outcome(RunStatus.COMPLETED):
-                detail = dumps(outcome.output)
-            case Outcome(RunStatus.FAILED, error=RunError() as error):
-                detail = dumps(error.to_wire())
-            case _:
-                detail = ""
-        return _ack(self._run("finish", run_id, token, batch, outcome.status, detail, *map(event_text, events)))
+        return _ack(self._run("finish", run_id, token, batch, *_end(events, outcome)))
+
+    def send_finish(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome
+    ) -> AckToCome:
+        keys, args = self._about(run_id, token, batch, *_end(events, outcome))
+        return _AckToCome(self._scripts["finish"].send(keys, args))
 
     def hand_back(
         self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], *,
@@ -253,12 +251,13 @@ class RedisLive:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _key(self, run_id: str) -> str:
-        return f"{self._prefix}run:{run_id}"
+    def _about(self, run_id: str, *args: str | int) -> tuple[list[str], list[str | int]]:
+        """Return keys and arguments of a script about one run."""
+        key = f"{self._prefix}run:{run_id}"
+        return [key, f"{key}:events"], [self._prefix, run_id, *args]
 
     def _run(self, script: str, run_id: str, *args: str | int) -> Any:
-        key = self._key(run_id)
-        return self._scripts[script](keys=[key, f"{key}:events"], args=[self._prefix, run_id, *args])
+        return self._scripts[script](*self._about(run_id, *args))
 
     def _due(self, index: str, limit: int, ago_ms: int = 0) -> list[str]:
         ids: list[str] = self._scripts["due"](args=[self._prefix, index, limit, ago_ms])
@@ -268,6 +267,33 @@ class RedisLive:
         """Return what the server calls its present run: another after each start."""
         with self._server.errors():
             return str(self._server.client.info("server")["run_id"])
+
+
+class _AckToCome:
+    """:class:`app.ports.AckToCome` on a script's reply."""
+
+    __slots__ = ("_reply", "known")
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self.known = reply.known
+
+    def get(self) -> Ack:
+        return _ack(self._reply.get())
+
+
+def _end(events: Sequence[NewEvent], outcome: Outcome) -> list[str]:
+    """Return the words of the end of a run: its status, output or error, and the last batch."""
+    check_batch(events)
+    terminal_event(outcome)
+    match outcome:
+        case Outcome(RunStatus.COMPLETED):
+            detail = dumps(outcome.output)
+        case Outcome(RunStatus.FAILED, error=RunError() as error):
+            detail = dumps(error.to_wire())
+        case _:
+            detail = ""
+    return [outcome.status, detail, *map(event_text, events)]
 
 
 def _ack(answer: Any) -> Ack:

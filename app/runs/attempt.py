@@ -32,8 +32,8 @@ class Attempt:
     """What the engine sees of the world while it executes one attempt (an :class:`app.engine.host.Host`).
 
     Events are collected and sent by a background thread in batches, or with the end of the run, whichever comes first:
-    a short run costs one claim and one finish. While Redis is away they wait here. Two threads use an attempt: the
-    executing one and the flusher.
+    a short run costs one claim, and one finish whose answer nobody waits for. While Redis is away they wait here. Two
+    threads use an attempt: the executing one and the flusher.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class Attempt:
         self._acked_at = monotonic()
         self._fenced = False
         self._concluded = False
+        self._end_unheard: Callable[[], Ack] | None = None
+        self._end_again: Callable[[], Ack] | None = None
         self._cancel = Flag()
 
     # --- what the engine asks ------------------------------------------------------------------------------------
@@ -125,7 +127,13 @@ class Attempt:
     # --- what the flusher does -----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send what has been collected. When Redis is away, the same batch is sent again next time."""
+        """Send what has been collected. When Redis is away, the same batch is sent again next time.
+
+        After the end: hear the answer to that.
+        """
+        if self._end_unheard is not None:
+            with self._line:
+                self._hear_end()
         if self._fenced or (not self._buffer and self._unanswered is None):
             return
         with self._line:
@@ -157,7 +165,29 @@ class Attempt:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def finish(self, outcome: Outcome) -> bool:
-        """Send the rest and end the run; keep trying while Redis is away. Return false if fenced."""
+        """Send the rest and the end of the run; keep trying while Redis is away. Return false if fenced.
+
+        The answer is not waited for, so that the process can go on to its next run meanwhile: the flusher hears it,
+        and sends the end again if none comes. With the end on its way the run is nobody's to stop.
+        """
+
+        def again() -> Ack:
+            return self._live.finish(self.run.run_id, self._token, self._batch + 1, events, outcome)
+
+        with self._line:
+            if not self._fenced and self._unanswered is None:
+                events = self._take()
+                try:
+                    sent = self._live.send_finish(self.run.run_id, self._token, self._batch + 1, events, outcome)
+                except ServerUnavailable:
+                    self._put_back(events)
+                else:
+                    self._concluded, self._end_unheard, self._end_again = True, sent.get, again
+                    if sent.known():
+                        self._hear_end()
+                    else:
+                        self._ticker.poke()
+                    return not self._fenced
         return self._conclude(
             lambda batch, events: self._live.finish(self.run.run_id, self._token, batch, events, outcome)
         )
@@ -202,7 +232,35 @@ class Attempt:
             pause = min(2 * pause, RETRY_MOST_S)
         return False
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the end was sent and its answer is still to be heard."""
+        return self._end_unheard is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the end was sent and answered: nothing is left to be done for this attempt."""
+        return self._concluded and self._end_unheard is None
+
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _hear_end(self) -> None:
+        """Hear the answer to the end, or send the end again; the caller holds the line."""
+        if self._end_unheard is None:
+            return
+        asked_at = self._monotonic()
+        try:
+            ack = self._end_unheard()
+        except ServerUnavailable as error:
+            # The same batch number carries the same events, and the token makes the answer the same.
+            self._end_unheard = self._end_again
+            logger.warning("run %s has ended but cannot say so yet: %s", self.run.run_id, error)
+            return
+        self._end_unheard = None
+        self._hear(ack, asked_at)
+        if not ack.ok:
+            run = self.run
+            logger.warning("run %s attempt %d ended after it was given to somebody else", run.run_id, run.attempt)
 
     def _send_collected(self) -> bool:
         """Send one batch; the caller holds the line. Return whether it was answered."""

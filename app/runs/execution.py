@@ -1,4 +1,7 @@
-"""Executing a run that a nudge told of: claim, engine, finish. Two round trips for a short run."""
+"""Executing a run that a nudge told of: claim, engine, finish.
+
+A short run waits for one round trip, its claim. Its end is sent, and the answer read with that of the next claim.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,8 @@ class Executor:
         try:
             return self._work(claim.run, attempt, token)
         finally:
-            self._flusher.discard(attempt)
+            if not attempt.awaits_answer:
+                self._flusher.discard(attempt)
 
     def _claim(self, run_id: str, token: str) -> Claim:
         """Claim a run; while Redis is away ask again, for as long as a lease lasts. The token makes that harmless."""

@@ -31,7 +31,7 @@ class Flusher:
         self._thread: Thread | None = None
 
     def add(self, attempt: Attempt) -> None:
-        """Look after an attempt until :meth:`discard`."""
+        """Look after an attempt until :meth:`discard`, or until its end is answered."""
         with self._changed:
             self._attempts.add(attempt)
             if self._thread is None:
@@ -71,6 +71,8 @@ class Flusher:
                     attempt.flush()
                     if polling:
                         attempt.poll(ttl_ms=self._ttl_ms)
+                    if attempt.over:
+                        self.discard(attempt)
                 except Exception:
                     # One attempt's fault must not silence the others; its own lease will tell.
                     logger.exception("could not flush run %s", attempt.run.run_id)

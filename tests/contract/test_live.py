@@ -200,6 +200,23 @@ def test_a_finish_whose_batch_was_written_before_adds_only_the_end(live: Live) -
     assert live.finish("r1", "t1", 1, [LOG], DONE) == Ack(True, 4)
 
 
+def test_an_end_that_is_sent_is_carried_out_before_whatever_is_asked_next(live: Live) -> None:
+    started(live)
+    sent = live.send_finish("r1", "t1", 1, [LOG], DONE)
+    ended = live.get("r1")
+    assert ended is not None
+    assert ended.status is RunStatus.COMPLETED
+    assert sent.get() == sent.get() == live.finish("r1", "t1", 1, [LOG], DONE) == Ack(True, 4)
+    assert sent.known()
+    assert types(live)[-2:] == ["log", "run.completed"]
+
+
+def test_an_end_that_is_sent_with_another_token_is_refused(live: Live) -> None:
+    before = started(live)
+    assert not live.send_finish("r1", "t2", 1, [LOG], DONE).get().ok
+    assert live.get("r1") == before
+
+
 def test_another_token_changes_nothing(live: Live) -> None:
     before = started(live)
     assert live.claim("r1", worker=OTHER, token="t2", ttl_ms=TTL).refusal == "taken"

@@ -16,7 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from app.errors import OutOfMemory, ServerUnavailable, SettingError
-from app.redis_client import KEPT_CONNECTIONS, MAX_CONNECTIONS, RedisServer, connect
+from app.redis_client import MAX_CONNECTIONS, RedisServer, connect
+from app.redis_scripts import FRESH_S, KEPT_CONNECTIONS
 from app.stack.servers import valkey_command
 from tests.servers import free_port, running, wait_until
 
@@ -99,11 +100,74 @@ def test_many_threads_share_few_connections_and_each_gets_its_own_answers(server
 def test_a_connection_that_still_owes_an_answer_is_not_used(server: RedisServer) -> None:
     echo = server.script(ECHO)
     echo(["key"], ["first"])
-    connection = server.wires.take()
-    connection.send_command("PING")
-    server.wires.put(connection)
-    wait_until(connection.can_read, seconds=5, what="the answer is there")
+    wire = server.wires().take()
+    wire.connection.send_command("PING")
+    server.wires().put(wire)
+    wire.used_at -= FRESH_S
+    wait_until(wire.connection.can_read, seconds=5, what="the answer is there")
     assert echo(["key"], ["second"]) == ["key", "second", 1]
+
+
+def test_what_was_sent_is_answered_by_the_way_or_when_asked_for(server: RedisServer) -> None:
+    echo = server.script(ECHO)
+    unknown_yet = echo.send(["key"], ["0"])
+    assert unknown_yet.get() == ["key", "0", 1], "also where the server does not know the script yet"
+    first, second = echo.send(["key"], ["1"]), echo.send(["key"], ["2"])
+    assert echo(["key"], ["3"]) == ["key", "3", 1]
+    assert first.known()
+    assert second.known()
+    third = echo.send(["key"], ["4"])
+    assert not third.known()
+    assert [reply.get() for reply in (third, second, first)] == [["key", n, 1] for n in ("4", "2", "1")]
+    assert third.get() == ["key", "4", 1]
+    assert echo(["key"], ["5"]) == ["key", "5", 1]
+
+
+def test_many_threads_send_and_each_reply_is_its_own(server: RedisServer) -> None:
+    echo = server.script(ECHO)
+    echo(["key"], ["x"])
+
+    def ask(number: int) -> bool:
+        sent = echo.send([f"key{number}"], [number])
+        called = echo([f"key{number}"], [-number]) if number % 3 else None
+        answers = sent.get(), called
+        return answers == ([f"key{number}", str(number), 1], [f"key{number}", str(-number), 1] if number % 3 else None)
+
+    with ThreadPoolExecutor(3 * KEPT_CONNECTIONS) as threads:
+        assert all(threads.map(ask, range(2_000)))
+    pool = server.client.connection_pool
+    assert all(pool.get_connection() for _ in range(MAX_CONNECTIONS - KEPT_CONNECTIONS))
+
+
+def test_a_refusal_of_what_was_sent_is_told_to_whoever_asks_for_it_alone(server: RedisServer) -> None:
+    echo, refuse = server.script(ECHO), server.script("return redis.error_reply('ERR this is why')")
+    with pytest.raises(ServerUnavailable):
+        refuse()
+    sent = refuse.send()
+    assert echo(["key"], ["x"]) == ["key", "x", 1]
+    with pytest.raises(ServerUnavailable, match="this is why"):
+        sent.get()
+
+
+def test_a_connection_that_is_lost_loses_the_reply_and_no_more(server: RedisServer) -> None:
+    echo = server.script(ECHO)
+    echo(["key"], ["x"])
+    sent = echo.send(["key"], ["y"])
+    wire = server.wires().take()
+    wire.connection.disconnect()
+    server.wires().put(wire)
+    with pytest.raises(ServerUnavailable, match="lost before the answer"):
+        sent.get()
+    assert echo(["key"], ["z"]) == ["key", "z", 1]
+
+
+def test_a_silent_server_costs_one_wait_for_what_was_sent() -> None:
+    with (
+        answering(INFO=info(redis_mode="standalone", redis_version="7.2.4"), EVALSHA=None) as frozen,
+        closing(RedisServer(f"redis://127.0.0.1:{frozen.port}", socket_timeout_s=0.3)) as server,
+    ):
+        sent = server.script(ECHO).send(["key"], ["x"])
+        bounded(sent.get, seconds=2)
 
 
 def test_a_connection_is_not_lost_with_whoever_was_about_to_use_it(
@@ -112,7 +176,8 @@ def test_a_connection_is_not_lost_with_whoever_was_about_to_use_it(
     echo = server.script(ECHO)
     echo(["key"], ["x"])
     with monkeypatch.context() as ended:
-        ended.setattr("app.redis_client._is_sound", Mock(side_effect=SystemExit))
+        ended.setattr("app.redis_scripts.FRESH_S", 0)
+        ended.setattr("app.redis_scripts._is_sound", Mock(side_effect=SystemExit))
         with pytest.raises(SystemExit):
             echo(["key"], ["x"])
     pool = server.client.connection_pool
@@ -281,9 +346,9 @@ def test_sentinels_are_asked_for_the_primary(valkey: str) -> None:
     ):
         assert server.script(ECHO)(["key"], ["x"]) == ["key", "x", 1]
         # The pool closes those that lead to who was the primary before, so each goes back to it.
-        wire = server.wires.take()
-        server.wires.put(wire)
-        assert server.client.connection_pool.get_connection() is wire
+        wire = server.wires().take()
+        server.wires().put(wire)
+        assert server.client.connection_pool.get_connection() is wire.connection
     assert "SENTINEL" in sentinel.heard
 
 

@@ -11,7 +11,7 @@ from app.errors import OutOfMemory, ServerUnavailable
 from app.live.memory import MemoryLive
 from app.models.event import NewEvent
 from app.models.run import Run, RunStatus, WorkerRef
-from app.ports import Ack, Leaving, Outcome
+from app.ports import Ack, AckToCome, Leaving, Outcome
 from app.runs.attempt import Attempt
 
 WORKER = WorkerRef("i-1", "worker@host", "worker")
@@ -41,6 +41,44 @@ class FlakyLive(MemoryLive):
         return self._reply(super().finish(run_id, token, batch, events, outcome))
 
 
+class LateLive(FlakyLive):
+    """Takes the end of a run and answers later, or never if the end was ``swallowed``."""
+
+    swallowed = 0
+    answers = 0
+
+    def send_finish(
+        self, run_id: str, token: str, batch: int, events: Sequence[NewEvent], outcome: Outcome
+    ) -> AckToCome:
+        if self.away:
+            raise ServerUnavailable("redis", "away")
+        late = Late(self)
+        if self.swallowed:
+            self.swallowed -= 1
+            late.ack = None
+        else:
+            late.ack = MemoryLive.finish(self, run_id, token, batch, events, outcome)
+        return late
+
+
+class Late:
+    """The answer to an end, which is never known before it is asked for."""
+
+    ack: Ack | None
+
+    def __init__(self, live: LateLive) -> None:
+        self._live = live
+
+    def known(self) -> bool:
+        return False
+
+    def get(self) -> Ack:
+        self._live.answers += 1
+        if self.ack is None:
+            raise ServerUnavailable("redis", "no answer in time")
+        return self.ack
+
+
 class Ticker:
     poked = 0
 
@@ -49,11 +87,11 @@ class Ticker:
 
 
 class World:
-    def __init__(self, *, max_events: int = 100, max_bytes: int = 10_000) -> None:
+    def __init__(self, *, max_events: int = 100, max_bytes: int = 10_000, live: type[FlakyLive] = FlakyLive) -> None:
         self.now = 1000.0
         self.leaving: Leaving | None = None
         self.ticker = Ticker()
-        self.live = FlakyLive(lambda: int(self.now * 1000))
+        self.live = live(lambda: int(self.now * 1000))
         self.live.create(Run("r", "d", "v", "f", "v1", "worker", created_ms=0))
         claim = self.live.claim("r", worker=WORKER, token="t", ttl_ms=30_000)
         assert claim.run is not None
@@ -267,4 +305,74 @@ def test_a_cancel_without_force_ends_no_process() -> None:
     for _ in range(5):
         world.attempt.poll(ttl_ms=30_000)
     assert world.attempt.cancelled()
+    assert world.deaths == []
+
+
+# --- an end whose answer is not waited for -----------------------------------------------------------------------
+
+ENDED = ["run.queued", "run.started", "node.started", "run.completed"]
+
+
+def late() -> tuple[World, LateLive]:
+    world = World(live=LateLive)
+    assert isinstance(world.live, LateLive)
+    world.log("a")
+    return world, world.live
+
+
+def test_the_answer_to_an_end_is_heard_by_the_flusher() -> None:
+    world, live = late()
+    poked = world.ticker.poked
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    assert world.types() == ENDED
+    assert (live.answers, world.ticker.poked) == (0, poked + 1)
+    assert world.attempt.awaits_answer
+    assert not world.attempt.over
+    world.attempt.flush()
+    assert live.answers == 1
+    assert world.attempt.over
+    assert not world.attempt.awaits_answer
+
+
+def test_an_end_without_an_answer_is_sent_again_until_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    world, live = late()
+    live.swallowed, live.lost = 1, 2
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    assert world.types() == ENDED[:2]
+    for _ in range(3):
+        world.attempt.flush()
+        assert world.types() == (ENDED if live.lost < 2 else ENDED[:2])
+        assert not world.attempt.over
+    world.attempt.flush()
+    assert world.attempt.over
+    assert world.types() == ENDED
+    assert caplog.text.count("cannot say so yet") == 3
+
+
+def test_an_end_that_was_refused_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    world, live = late()
+    live.break_lease("r", attempt=1, reason="lost", role="worker", pause_ms=0, max_losses=3, token="t")
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED)), "nobody knows better yet"
+    world.attempt.flush()
+    assert world.attempt.over
+    assert world.attempt.cancelled()
+    assert "given to somebody else" in caplog.text
+
+
+def test_an_end_that_cannot_be_sent_is_tried_until_it_is() -> None:
+    world, live = late()
+    live.away = True
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    assert world.attempt.over
+    assert world.types() == ENDED
+
+
+def test_a_process_whose_run_has_sent_its_end_is_not_ended_by_a_forced_cancel() -> None:
+    world, live = late()
+    live.cancel("r", force=True)
+    world.attempt.poll(ttl_ms=30_000)
+    live.swallowed = 1
+    assert world.attempt.finish(Outcome(RunStatus.COMPLETED))
+    for _ in range(3):
+        world.attempt.poll(ttl_ms=30_000)
     assert world.deaths == []

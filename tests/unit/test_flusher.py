@@ -20,6 +20,7 @@ class Attempt:
         self.run = type("Run", (), {"run_id": "r"})()
         self.flushed, self.polled = Event(), Event()
         self.broken = broken
+        self.over = False
 
     def flush(self) -> None:
         self.flushed.set()
@@ -106,3 +107,11 @@ def test_closing_ends_the_thread_and_may_come_first() -> None:
     used.close()
     assert used._thread is not None
     assert not used._thread.is_alive()
+
+
+def test_an_attempt_whose_end_is_answered_is_looked_after_no_more(flusher: Flusher) -> None:
+    ended, here = add(flusher, Attempt()), add(flusher, Attempt())
+    ended.over = True
+    flusher.poke()
+    assert ended.flushed.wait(5)
+    wait_until(lambda: flusher._attempts == {here}, seconds=5, what="the flusher has let it go")
