@@ -5,6 +5,9 @@ can be: its client opens the stream of a channel first, then posts the channel's
 stores nothing and would lose an event that nobody listens to. Our client posts and asks for the events as the answer,
 on a connection that is open already: one request on each side.
 
+Beside that peer, which has all that we know of speed, stands one as people write it first: flask-sse's blueprint, and
+Celery with the settings that it comes with (``stock_web.py``).
+
 The first row ends with the first event of the stream, ``run.queued``, which is there once the run is durable. The
 second ends with ``run.started``, the first that a worker causes, as the peer's event is. The third is the first for a
 client that reads the run's id from the answer of its POST and then asks for the stream: two requests to the peer's one.
@@ -31,8 +34,8 @@ def measure(world: World, *, pairs: int, quick: bool) -> list[Row]:
     world.worker()
     world.peer_worker()
     deployment = world.deploy(node("bench/pass"))
-    admin, peer_web = world.admin, world.peer_web
-    poster, peer_poster = HTTPConnection("127.0.0.1", admin), HTTPConnection("127.0.0.1", peer_web)
+    admin, peer_web, stock_web = world.admin, world.peer_web, world.stock_web
+    poster, peer_poster, stock_poster = (HTTPConnection("127.0.0.1", port) for port in (admin, peer_web, stock_web))
     path, body = f"/api/v1/deployments/{deployment}/runs", {"input": {"n": 1}}
 
     def ours() -> list[float]:
@@ -68,29 +71,46 @@ def measure(world: World, *, pairs: int, quick: bool) -> list[Row]:
             pass
         end = time.perf_counter()
         listener.close()
-        return [end - start] * 3
+        return [end - start]
+
+    def stock() -> list[float]:
+        channel = f"bench:{next(_CHANNELS)}"
+        listener = HTTPConnection("127.0.0.1", stock_web)
+        listener.request("GET", f"/stream?channel={channel}")
+        # It says nothing before there is an event, not even that it listens.
+        while not world.redis.pubsub_channels(channel):
+            time.sleep(REST_S)
+        start = time.perf_counter()
+        _post(stock_poster, "/tasks", {"channel": channel})
+        [end] = _events(listener, 1)
+        listener.close()
+        return [end - start]
 
     def sample(side: Callable[[], list[float]], times: int) -> list[list[float]]:
         # The server has closed what was idle while the other side had its turn; the first request opens it anew.
-        poster.close()
-        peer_poster.close()
+        for each in posters:
+            each.close()
         side()
         return _sample(side, times)
 
-    for side in (ours, theirs):
+    posters = (poster, peer_poster, stock_poster)
+    for side in (ours, theirs, stock):
         sample(side, 5)
-    taken = [(sample(ours, samples), sample(theirs, samples)) for _ in range(pairs)]
-    poster.close()
-    peer_poster.close()
+    taken = [(sample(ours, samples), sample(theirs, samples), sample(stock, samples)) for _ in range(pairs)]
+    for each in posters:
+        each.close()
 
-    def row(what: str, which: int, bound: Bound | None) -> Row:
-        times = [[quantile([sample[which] for sample in side], 0.5) for side in pair] for pair in taken]
-        return Row(what, "ms", [pair[0] for pair in times], [pair[1] for pair in times], bound)
+    def row(what: str, which: int, bound: Bound | None = None, *, peer: int = 1) -> Row:
+        def medians(side: int, value: int) -> list[float]:
+            return [quantile([sample[value] for sample in one[side]], 0.5) for one in taken]
+
+        return Row(what, "ms", medians(0, which), medians(peer, 0), bound)
 
     return [
         row("POST to first SSE event, p50 / minimal Flask app", 0, Bound("<=", 1.5)),
-        row("POST to run.started on the stream, p50", 1, None),
-        row("POST, then the stream, to its first event, p50", 2, None),
+        row("POST to first SSE event, p50 / flask-sse and Celery out of the box", 0, peer=2),
+        row("POST to run.started on the stream, p50", 1),
+        row("POST, then the stream, to its first event, p50", 2),
     ]
 
 

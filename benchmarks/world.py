@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import redis
+from celery import Celery
 
 from app import wiring
 from app.config import Settings, load_settings
@@ -123,14 +125,16 @@ class World:
     @cached_property
     def peer_web(self) -> int:
         """The port of the peer's web process, under the same worker class."""
-        port = free_port()
-        command = [
-            *(sys.executable, "-m", "gunicorn", "-k", "gevent", "--worker-connections", "2000"),
-            *("--keep-alive", "5", "--graceful-timeout", "3", "--no-control-socket"),
-            *("-b", f"127.0.0.1:{port}", f"benchmarks.peer_web:create({self.redis_url!r})"),
-        ]
-        self._process("peer-web", command, lambda: listens(port), {})
-        return port
+        return self._peer_web("peer-web", "benchmarks.peer_web")
+
+    @cached_property
+    def stock_web(self) -> int:
+        """The port of the peer that is as it comes out of the box; its worker is started with it."""
+        command = _worker_command("benchmarks.stock_web:celery", "-n", "stock@%h")
+        with Celery(broker=self.redis_url, set_as_current=False) as celery:
+            alive = lambda: bool(celery.control.ping(["stock@" + socket.gethostname()], timeout=0.5))  # noqa: E731
+            self._process("stock", command, alive, {"CELERY_BROKER_URL": self.redis_url})
+        return self._peer_web("stock-web", "benchmarks.stock_web")
 
     # --- what is measured ----------------------------------------------------------------------------------------
 
@@ -151,6 +155,16 @@ class World:
     def ended(self) -> int:
         """Return how many runs have ended; one quick command, so that it may be asked often."""
         return int(self.redis.zcard(f"{self.settings.key_prefix}ended"))
+
+    def _peer_web(self, name: str, module: str) -> int:
+        port = free_port()
+        command = [
+            *(sys.executable, "-m", "gunicorn", "-k", "gevent", "--worker-connections", "2000"),
+            *("--keep-alive", "5", "--graceful-timeout", "3", "--no-control-socket"),
+            *("-b", f"127.0.0.1:{port}", f"{module}:create({self.redis_url!r})"),
+        ]
+        self._process(name, command, lambda: listens(port), {})
+        return port
 
     # --- inside --------------------------------------------------------------------------------------------------
 
